@@ -1,0 +1,1 @@
+"""Kernels behind `headrace.engine.ops`."""

@@ -1,0 +1,82 @@
+"""The fleet: who serves, in which role and incarnation, and under what load."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace.core.layout import KvLayout
+
+
+class Role(Enum):
+    """Which jobs a worker is offered. The program is the same for all three."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorkerRef:
+    """One life of one worker. A restart is a new incarnation (decision 12), never the same ref."""
+
+    worker: str
+    incarnation: str
+
+    def __str__(self) -> str:
+        return f"{self.worker}@{self.incarnation[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What does not change during an incarnation: stands in the lease and in the Attach welcome.
+
+    address: `host:port` of the worker's gRPC service. data_address: opaque to all but its link.
+    num_blocks: usable KV blocks. max_jobs: sequences it runs at once.
+    """
+
+    ref: WorkerRef
+    role: Role
+    address: str
+    model: str
+    model_digest: bytes
+    layout: KvLayout
+    max_model_len: int
+    num_blocks: int
+    max_jobs: int
+    link: str
+    data_address: str
+    protocol: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A worker's load after an engine step. credits: jobs it will still accept right now."""
+
+    running: int = 0
+    waiting: int = 0
+    free_blocks: int = 0
+    total_blocks: int = 0
+    cached_blocks: int = 0
+    credits: int = 0
+    quarantined_slabs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker as one router sees it. A live attachment outranks a missing lease."""
+
+    info: WorkerInfo
+    load: Load
+    attached: bool
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """What `headrace status` shows. ready: a chat sent now would be answered; else `reason` says why not."""
+
+    ready: bool
+    reason: str
+    workers: tuple[WorkerState, ...]
+    requests_running: int
+    requests_waiting: int

@@ -1,0 +1,108 @@
+"""What a caller asks for and gets: the messages of the public `Inference` service."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.core.resume import ResumePoint
+from headrace.core.sampling import SamplingParams
+
+DEFAULT_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Messages for the model's chat template, which is told to open an assistant turn."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """Raw text. The tokenizer adds what the model wants at the start, if anything."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Token ids, used as they are."""
+
+    token_ids: tuple[int, ...]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One generation. id: unique, chosen by the caller's side of the border. cache_salt: isolates prefix reuse.
+
+    resume: empty, or `ResumePoint.encode()` from a chunk of an earlier try with the same prompt and sampling;
+    only what follows that chunk is generated and returned.
+    """
+
+    id: str
+    model: str
+    prompt: Prompt
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    cache_salt: str = ""
+    resume: bytes = b""
+
+
+class FinishReason(Enum):
+    """OpenAI's words for the two ways an answer ends well."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts. cached_tokens: those prompt tokens whose KV was found and not computed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One piece of an answer. Texts of a choice's chunks concatenate to the answer.
+
+    position: index among the choice's generated tokens of the first of `token_ids`. Text may lag behind ids
+    (an incomplete character, a possible stop string). The last chunk has finish_reason and usage.
+    """
+
+    choice: int
+    position: int
+    text: str
+    token_ids: tuple[int, ...]
+    resume: ResumePoint
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """token_ids of a prompt as the model would read it; max_model_len: the context they must fit into."""
+
+    token_ids: tuple[int, ...]
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A model that can be asked for by `id`. created: Unix seconds."""
+
+    id: str
+    max_model_len: int
+    created: int

@@ -1,0 +1,162 @@
+"""What travels on `Worker.Attach`: commands from a router, reports from a worker.
+
+A job is always *tokens + where the prompt ended + parameters*, so resuming is the same operation as starting.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace.core.errors import HeadraceError
+from headrace.core.fleet import Load, WorkerInfo, WorkerRef
+from headrace.core.sampling import SamplingParams
+from headrace.core.ticket import Ticket
+
+
+class JobKind(Enum):
+    """prefill: compute tokens, sample one, hand the pages over. decode: take pages, go on. local: both here."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobKey:
+    """One attempt at one request. Events of an older attempt are stale and dropped."""
+
+    request: str
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.request}#{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One leg of a request, as a worker receives it.
+
+    tokens: the prompt and what has been generated so far; the first `prompt_len` are the prompt.
+    sampling: resolved (seed and max_tokens set); max_tokens counts all generated tokens, those in `tokens` too.
+    root, hashes: chained block hashes of the full blocks of `tokens` (core.blocks), made once by the router.
+    timeout_s: seconds the job may still take. ticket: for a prefill job. peer: a decode job's prefill worker.
+    """
+
+    key: JobKey
+    kind: JobKind
+    tokens: tuple[int, ...]
+    prompt_len: int
+    sampling: SamplingParams
+    root: bytes
+    hashes: tuple[bytes, ...]
+    timeout_s: float
+    choice: int = 0
+    ticket: Ticket | None = None
+    peer: WorkerRef | None = None
+
+    @property
+    def generated(self) -> int:
+        """How many of `tokens` were generated before this job."""
+        return len(self.tokens) - self.prompt_len
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First command of an attachment. token: the fleet's worker token, empty where none is set."""
+
+    router: str
+    token: str
+    protocol: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """Starts a granted decode job once its pages are verified. first_token: the one prefill sampled."""
+
+    key: JobKey
+    first_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Ends a job of any kind; unknown keys are ignored. Overtakes queued submits."""
+
+    key: JobKey
+
+
+Command = Hello | Submit | Activate | Abort
+
+
+class Outcome(Enum):
+    """How a job ended. handed_over: a prefill job whose pages all left; the others end requests or attempts."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    HANDED_OVER = "handed_over"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """First report of an attachment."""
+
+    info: WorkerInfo
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A decode job has its slot and pages; `ticket` goes into the prefill job. resident_tokens: already here."""
+
+    key: JobKey
+    ticket: Ticket
+    resident_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A job was not taken: no room. It left nothing behind."""
+
+    key: JobKey
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """Tokens of one job from one step. position: index of the first of them among the generated tokens, from 0.
+
+    cached_tokens: prompt tokens that were not computed; meaningful in a job's first event, 0 after it.
+    """
+
+    key: JobKey
+    choice: int
+    position: int
+    token_ids: tuple[int, ...]
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A job's last word, exactly one a job. error is set if and only if the outcome is FAILED."""
+
+    key: JobKey
+    outcome: Outcome
+    error: HeadraceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """One engine step's news for one router: its tokens, its endings, and the worker's load."""
+
+    tokens: tuple[TokenEvent, ...]
+    endings: tuple[Ending, ...]
+    load: Load
+    draining: bool = False
+
+
+Report = Welcome | Granted | Busy | Events

@@ -1,0 +1,50 @@
+"""Routes and their reasons: what `choose` returns and `headrace explain` shows."""
+
+from dataclasses import dataclass
+
+from headrace.core.fleet import Role, WorkerRef
+from headrace.core.lifecycle import Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A worker as `choose` weighed it. score: expected milliseconds, lower is better; why: one phrase."""
+
+    worker: WorkerRef
+    role: Role
+    cached_tokens: int
+    running: int
+    waiting: int
+    credits: int
+    score: float
+    chosen: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where one attempt goes. prefill is None for a local request, which `decode` serves alone."""
+
+    decode: WorkerRef
+    prefill: WorkerRef | None
+    cached_tokens: int
+    expected_ttft_ms: float
+    candidates: tuple[Candidate, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The life of one request: each attempt's route, each phase change, how it ended.
+
+    actual_cached_tokens, actual_ttft_ms: what came of the expectation; 0 where it never came to be.
+    """
+
+    request: str
+    model: str
+    prompt_tokens: int
+    routes: tuple[Route, ...]
+    transitions: tuple[Transition, ...]
+    outcome: str
+    actual_cached_tokens: int
+    actual_ttft_ms: float

@@ -1,0 +1,34 @@
+"""Tickets: everything both ends of one KV transfer must agree on, written by the receiver."""
+
+from dataclasses import dataclass
+
+from headrace.core.fleet import WorkerRef
+from headrace.core.layout import KvLayout
+
+UNIT_BLOCKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The right to send one job's missing KV blocks to one decode worker, once.
+
+    transfer, secret: 16 random bytes each; `transfer` names the hand-off, `secret` proves the sender was told.
+    first_block, block_count: the run of the job's blocks to send, counted from the start of its tokens;
+    blocks before it are resident at the receiver. The last one may be partly filled and is sent whole.
+    source, target: the two incarnations; data from any other is refused (I4).
+    address: the receiver's data address, for the link named `link`.
+    """
+
+    transfer: bytes
+    secret: bytes
+    job: str
+    attempt: int
+    source: WorkerRef
+    target: WorkerRef
+    model_digest: bytes
+    layout: KvLayout
+    first_block: int
+    block_count: int
+    unit_blocks: int
+    link: str
+    address: str

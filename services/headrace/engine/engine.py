@@ -1,0 +1,125 @@
+"""The Engine border: one model replica that turns jobs into tokens, step by step.
+
+Owns nothing itself. An engine knows tokens, pages and sampling; it knows no router, transfer, clock or text.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.core.errors import HeadraceError
+from headrace.core.fleet import Load
+from headrace.core.jobs import Job, JobKey, Outcome
+from headrace.core.layout import KvLayout
+from headrace.core.pages import PagePort
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What does not change while an engine lives."""
+
+    model_digest: bytes
+    layout: KvLayout
+    num_blocks: int
+    max_model_len: int
+    max_jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What `add` did. resident_tokens: a multiple of the block size, found in the prefix cache.
+
+    blocks: for a decode job, the ids of all its blocks (the first resident_tokens // block_tokens are cached and
+    read-only, the rest are to be written); empty for the other kinds, whose blocks come with their progress.
+    """
+
+    resident_tokens: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token of one job. position: index among the request's generated tokens."""
+
+    key: JobKey
+    position: int
+    token: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a prefill job is: KV of the first `computed_tokens` tokens stands in `blocks` (ids, in order)."""
+
+    key: JobKey
+    computed_tokens: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A job that ended by itself. error is set if and only if outcome is FAILED."""
+
+    key: JobKey
+    outcome: Outcome
+    error: HeadraceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """All that one step brought. idle: there was nothing to run, and there will not be before the next command.
+
+    stored, evicted: hashes of blocks the prefix cache gained and lost since the last step, in no overlap.
+    """
+
+    sampled: tuple[Sampled, ...]
+    progress: tuple[Progress, ...]
+    finished: tuple[Finished, ...]
+    stored: tuple[bytes, ...]
+    evicted: tuple[bytes, ...]
+    load: Load
+    idle: bool
+
+
+class Engine(Protocol):
+    """One replica, driven by one thread: every method is called on that thread, PagePort's excepted.
+
+    A job's life:
+      local    add -> [step ... Sampled ... Finished] (its pages are free when Finished is returned)
+      prefill  add -> [step ... Progress, Sampled] -> held -> remove. After its one token the job holds its pages,
+               whether or not that token ended the request (then Finished STOP or LENGTH comes with it), until remove.
+               All its pages are reserved before its first Progress and never preempted.
+      decode   add (slot, pages and headroom reserved, cached prefix matched) -> pages written through PagePort ->
+               activate -> [step ... Sampled ... Finished]. `activate` makes the first token known; it is not
+               sampled again and does not appear in Sampled. A first token that already ends the request
+               (stop id or max_tokens) is Finished at the next step.
+    Any job may be removed at any time; unknown keys are ignored. Nothing of it appears in later steps.
+    """
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def pages(self) -> PagePort: ...
+
+    def add(self, job: Job) -> Admission:
+        """Take a job. Raises Overloaded (no slot, or no pages for a decode job), ContextLengthExceeded (can never
+        fit), InvalidRequest (token ids out of range); then nothing is left behind."""
+        ...
+
+    def activate(self, key: JobKey, first_token: int) -> None:
+        """Start a decode job whose pages are all written. Publishes its full prompt blocks to the prefix cache."""
+        ...
+
+    def remove(self, key: JobKey, verified_tokens: int = 0) -> None:
+        """End a job and free its pages. verified_tokens: for a decode job that was never activated, how many
+        leading tokens' pages hold verified data; their full blocks go to the prefix cache."""
+        ...
+
+    def step(self) -> StepOutput:
+        """Run one batch. A failure inside one job finishes that job FAILED; an exception is a dead engine."""
+        ...
+
+    def check(self) -> None:
+        """Recount the pool from the live jobs. Raises InternalError if a page is lost, shared wrongly or freed
+        twice; with no job alive every page must be free (cached pages count as free)."""
+        ...

@@ -1,0 +1,93 @@
+"""Every metric name of Headrace, in one file. vLLM's name where the thing is the same, `headrace_*` where not.
+
+One instance per process, made by `bootstrap` and handed to whoever counts; there is no global registry.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class WorkerMetrics:
+    """What one worker counts."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        add = self.registry
+        self.running = Gauge("vllm:num_requests_running", "Jobs in the running batch.", registry=add)
+        self.waiting = Gauge("vllm:num_requests_waiting", "Jobs waiting for pages or a slot.", registry=add)
+        self.kv_usage = Gauge("vllm:kv_cache_usage_perc", "Referenced KV blocks, 0 to 1.", registry=add)
+        self.prompt_tokens = Counter("vllm:prompt_tokens", "Prompt tokens of jobs begun here.", registry=add)
+        self.generated_tokens = Counter("vllm:generation_tokens", "Tokens sampled here.", registry=add)
+        self.cache_queries = Counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", registry=add)
+        self.cache_hits = Counter("vllm:prefix_cache_hits", "Tokens found there.", registry=add)
+        self.free_blocks = Gauge("headrace_kv_blocks_free", "Unreferenced KV blocks.", registry=add)
+        self.total_blocks = Gauge("headrace_kv_blocks", "KV blocks in the pool.", registry=add)
+        self.jobs = Counter("headrace_jobs", "Jobs ended.", ["kind", "outcome"], registry=add)
+        self.step_seconds = Histogram(
+            "headrace_engine_step_seconds", "Time of one engine step.", buckets=_LATENCY_S, registry=add
+        )
+        self.transfer = TransferMetrics(self.registry)
+
+    def exposition(self) -> str:
+        return generate_latest(self.registry).decode()
+
+
+class TransferMetrics:
+    """What one worker's transfer thread counts. direction: sent or received."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.bytes = Counter(
+            "headrace_kv_transfer_bytes",
+            "KV payload bytes that completed (received: that verified).",
+            ["direction"],
+            registry=registry,
+        )
+        self.units = Counter(
+            "headrace_kv_transfer_units", "Transfer units completed.", ["direction"], registry=registry
+        )
+        self.transfers = Counter(
+            "headrace_kv_transfers", "Transfers closed.", ["direction", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "headrace_kv_transfer_seconds",
+            "From ticket to close.",
+            ["direction"],
+            buckets=_LATENCY_S,
+            registry=registry,
+        )
+        self.refused = Counter("headrace_kv_units_refused", "Units that did not verify.", ["reason"], registry=registry)
+        self.slabs = Gauge("headrace_kv_slabs", "Staging slabs.", ["state"], registry=registry)
+        for direction in ("sent", "received"):
+            self.bytes.labels(direction)
+
+
+class RouterMetrics:
+    """What one router counts."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        add = self.registry
+        self.ttft = Histogram(
+            "vllm:time_to_first_token_seconds",
+            "From receipt to first token.",
+            buckets=_LATENCY_S,
+            registry=add,
+        )
+        self.itl = Histogram(
+            "vllm:inter_token_latency_seconds", "Between two tokens.", buckets=_LATENCY_S, registry=add
+        )
+        self.e2e = Histogram(
+            "vllm:e2e_request_latency_seconds", "From receipt to ending.", buckets=_LATENCY_S, registry=add
+        )
+        self.endings = Counter("headrace_requests", "Requests ended.", ["outcome"], registry=add)
+        self.success = Counter("vllm:request_success", "Requests answered.", ["finished_reason"], registry=add)
+        self.cached_tokens = Counter(
+            "headrace_cached_tokens", "Prompt tokens served from a prefix cache.", registry=add
+        )
+        self.queued = Gauge("headrace_router_queue", "Requests waiting for a dispatch credit.", registry=add)
+        self.retries = Counter("headrace_attempt_retries", "Attempts begun again.", ["cause"], registry=add)
+        self.workers = Gauge("headrace_workers", "Attached workers.", ["role"], registry=add)
+
+    def exposition(self) -> str:
+        return generate_latest(self.registry).decode()

@@ -1,0 +1,71 @@
+"""The Carrier border: moves one job's KV blocks from a prefill to a decode worker, or says that it did not.
+
+A carrier knows tickets, block ids and bytes. It knows no tokens, jobs' meaning, routers or engine.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from headrace.core.errors import HeadraceError
+from headrace.core.ticket import Ticket
+
+
+class Side(Enum):
+    SENDER = "sent"
+    RECEIVER = "received"
+
+
+class TransferStatus(Enum):
+    """complete: every block verified (receiver) or taken by the peer (sender)."""
+
+    COMPLETE = "complete"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TransferReport:
+    """The one closing word on a transfer, and the fence: once it is made, no byte of the transfer is read from
+    or written to a page any more, whatever the peer does.
+
+    verified_blocks: receiver: how many blocks from the ticket's first on, without a gap, hold verified data.
+    sender: how many were taken. error is set if and only if status is FAILED.
+    """
+
+    transfer: bytes
+    side: Side
+    status: TransferStatus
+    verified_blocks: int
+    payload_bytes: int
+    seconds: float
+    error: HeadraceError | None = None
+
+
+class Carrier(Protocol):
+    """All methods may be called from any thread, return at once and never raise for what a peer does.
+
+    Every `receive` and `send` leads to exactly one TransferReport, given to the `report` callback that the carrier
+    was made with, on the transfer thread. Both are bounded by `timeout_s`. Unknown transfers are ignored.
+    """
+
+    @property
+    def address(self) -> str:
+        """This worker's data address, for leases and tickets; constant."""
+        ...
+
+    def receive(self, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:
+        """Expect a ticket's blocks; blocks[i] is the page id for the ticket's i-th block, held by the caller."""
+        ...
+
+    def send(self, ticket: Ticket, timeout_s: float) -> None:
+        """Open the sending side. Nothing leaves until `advance`."""
+        ...
+
+    def advance(self, transfer: bytes, blocks: tuple[int, ...]) -> None:
+        """The ticket's first len(blocks) blocks are computed and stand in these pages; send what is new."""
+        ...
+
+    def cancel(self, transfer: bytes) -> None:
+        """Give a transfer up; its report (CANCELLED, unless it was already closing) follows promptly."""
+        ...
