@@ -1,0 +1,195 @@
+"""Configuration of every process: one class each, read from flags over environment over defaults.
+
+The only reader of the environment (`HEADRACE_*`, one variable a field). It decides nothing: `bootstrap` does.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict
+
+from headrace.core.errors import StartupError
+
+_DEFAULT_MODEL = "smollm2-135m"
+LOOPBACK = "127.0.0.1"
+
+
+class ProcessConfig(BaseSettings):
+    """What every process has."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="HEADRACE_",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        frozen=True,
+        extra="forbid",
+    )
+
+    fleet: str = Field("default", description="name of the fleet; several can share one Redis")
+    redis_url: str = Field("", description="external Redis; empty: `up` starts its own")
+    worker_token: SecretStr = Field(SecretStr(""), description="shared secret of routers and workers")
+    cache_dir: Path = Field(Path("~/.cache/headrace"), description="downloaded models and what is derived from them")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
+    log_json: bool = Field(False, description="log JSON instead of key=value")
+    lifeline: bool = Field(False, description="stop when standard input closes: set by the supervisor")
+
+
+class _Engine(ProcessConfig):
+    """How a replica runs; the names are vLLM's where the thing is the same."""
+
+    engine: Literal["torch", "fake"] = Field("torch", description="fake: no weights, deterministic tokens")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="weights and KV; auto is bfloat16"
+    )
+    max_model_len: int | None = Field(None, ge=16, description="context in tokens; default: the model's")
+    max_num_seqs: int = Field(32, ge=1, le=4096, description="sequences a worker runs at once")
+    max_num_batched_tokens: int = Field(128, ge=16, description="tokens of one engine step")
+    kv_cache_memory_bytes: int = Field(2**30, ge=1, description="bytes of KV pages a worker holds")
+    enable_prefix_caching: bool = Field(True, description="reuse KV of equal prefixes")
+    link: Literal["ucx", "tcp"] = Field("ucx", description="how KV pages travel")
+    ucx_tls: str = Field("tcp,self", description="UCX transports; shared memory is opt-in: tcp,posix,self")
+    lease_ttl_s: float = Field(10.0, gt=0, description="a silent worker is forgotten after this")
+    lease_every_s: float = Field(3.0, gt=0, description="how often the lease is renewed")
+
+
+class WorkerConfig(_Engine):
+    """Run one worker: it takes prefill, decode or local jobs from routers."""
+
+    model: CliPositionalArg[str] = Field(_DEFAULT_MODEL, description="alias, directory, .gguf file or hub id")
+    role: Literal["prefill", "decode", "local"] = Field("local", description="which jobs it is offered")
+    name: str = Field("", description="name that survives restarts; default: role and process id")
+    host: str = Field(LOOPBACK, description="address to listen on, for gRPC and KV pages")
+    port: int = Field(0, ge=0, le=65535, description="gRPC port; 0: any free one")
+    served_model_name: str = Field("", description="name that clients ask for; default: the model's")
+    threads: int = Field(0, ge=0, description="CPU threads; 0: all cores")
+
+
+class RouterConfig(ProcessConfig):
+    """Run a router: it conducts requests over the fleet's workers."""
+
+    model: CliPositionalArg[str] = Field(_DEFAULT_MODEL, description="whose tokenizer and template it uses")
+    served_model_name: str = Field("", description="name that clients ask for; default: the model's")
+    disaggregation: Literal["always", "auto", "never"] = Field(
+        "always", description="whether prompts go to prefill workers"
+    )
+    grpc_host: str = Field(LOOPBACK, description="address to listen on for gRPC")
+    grpc_port: int = Field(9000, ge=0, le=65535, description="gRPC port; 0: any free one")
+    max_queue: int = Field(1024, ge=1, description="requests that may wait for a worker")
+
+
+class _Http(ProcessConfig):
+    host: str = Field(LOOPBACK, description="address to listen on for HTTP")
+    port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0: any free one")
+    api_keys: tuple[SecretStr, ...] = Field((), description="accepted API keys; none: no authentication")
+
+
+class GatewayConfig(_Http):
+    """Run a gateway: the OpenAI-compatible HTTP door of a router elsewhere."""
+
+    router: str = Field(f"{LOOPBACK}:9000", description="host:port of the router's gRPC service")
+
+
+class FrontendConfig(RouterConfig, _Http):
+    """Run gateway and router in one process."""
+
+
+class UpConfig(FrontendConfig, _Engine):
+    """Run a whole cluster on this machine: Redis, frontend and workers. Ctrl-C drains and stops it."""
+
+    prefill: int | None = Field(None, ge=0, le=64, description="prefill workers (1 unless a role is named)")
+    decode: int | None = Field(None, ge=0, le=64, description="decode workers (1 unless a role is named)")
+    local: int | None = Field(None, ge=0, le=64, description="workers that do both (0)")
+    threads: int = Field(0, ge=0, description="CPU threads of a worker; 0: cores divided by workers")
+    state_file: Path | None = Field(None, description="write what runs where to this JSON file")
+
+    def roles(self) -> dict[str, int]:
+        """Workers wanted by role; naming any role makes the unnamed ones 0."""
+        named = {"prefill": self.prefill, "decode": self.decode, "local": self.local}
+        if all(count is None for count in named.values()):
+            return {"prefill": 1, "decode": 1, "local": 0}
+        return {role: count or 0 for role, count in named.items()}
+
+
+class ClientConfig(BaseSettings):
+    """What the commands that talk to a running cluster share."""
+
+    model_config = ProcessConfig.model_config
+
+    url: str = Field("http://127.0.0.1:8000", description="where the gateway listens")
+    api_key: SecretStr = Field(SecretStr(""), description="API key, where the gateway wants one")
+
+
+class ChatConfig(ClientConfig):
+    """Chat with the model in the terminal, or send one message and print the answer."""
+
+    message: CliPositionalArg[str] = Field("", description="the message; empty: a conversation")
+    model: str = Field("", description="model; default: the first one served")
+    temperature: float = Field(0.0, ge=0, description="0 is greedy")
+    max_tokens: int | None = Field(None, ge=1, description="longest answer")
+
+
+class StatusConfig(ClientConfig):
+    """Show the fleet: workers, roles, load."""
+
+    json_output: bool = Field(False, alias="json", description="print JSON")
+
+
+class ExplainConfig(ClientConfig):
+    """Show where a request went and why."""
+
+    request: CliPositionalArg[str] = Field(description="the x-request-id of its response")
+    json_output: bool = Field(False, alias="json", description="print JSON")
+
+
+Config = TypeVar("Config", bound=BaseSettings)
+
+
+def read(config: type[Config], arguments: Sequence[str]) -> Config:
+    """The configuration from command line and environment. Raises StartupError with one sentence a mistake."""
+    try:
+        return CliApp.run(config, cli_args=list(arguments))
+    except ValidationError as error:
+        mistakes = [f"{_flag(item['loc'])}: {item['msg']}." for item in error.errors()]
+        raise StartupError(" ".join(mistakes), remedy="See --help.") from None
+
+
+def _flag(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]) if location else "configuration"
+    return f"--{name.replace('_', '-')}"
+
+
+def arguments(config: ProcessConfig) -> list[str]:
+    """The command line that reads back as `config`. Secrets are left out: they travel in the environment."""
+    out: list[str] = []
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if value == field.default or isinstance(value, SecretStr | tuple) or value is None:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            out.append(flag if value else f"--no-{name.replace('_', '-')}")
+        elif name == "model":
+            out.append(str(value))
+        else:
+            out.append(f"{flag}={value}")
+    return out
+
+
+def child_environment(config: ProcessConfig, threads: int) -> dict[str, str]:
+    """The environment of a child process: ours, the secrets, and its share of the cores."""
+    environment = dict(os.environ)
+    environment["HEADRACE_WORKER_TOKEN"] = config.worker_token.get_secret_value()
+    if threads:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    return environment
+
+
+def python() -> str:
+    """The interpreter that runs us: children run under the same."""
+    return sys.executable

@@ -1,0 +1,96 @@
+"""Child processes: start one, know when it is ready, stop it, learn why it ended.
+
+Knows nothing of models or roles. A child says that it is ready by printing one JSON object on standard output, logs
+to standard error (a file here), and stops when its standard input closes, so that none outlives this process
+however it ends.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.errors import StartupError
+
+_LOG_TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """What to run. log: where standard error goes, appended over restarts."""
+
+    name: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    log: Path
+
+
+class Child:
+    """One life of one process."""
+
+    def __init__(self, spec: ProcessSpec, process: asyncio.subprocess.Process) -> None:
+        self.spec = spec
+        self._process = process
+
+    @staticmethod
+    async def start(spec: ProcessSpec) -> "Child":
+        """Start it in a session of its own: a terminal's Ctrl-C is for us, and we tell the child in order."""
+        with spec.log.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *spec.argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=dict(spec.environment),
+                start_new_session=True,
+            )
+        return Child(spec, process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ready(self) -> dict[str, str]:
+        """What the child says of itself once it serves. Raises StartupError if it ends before."""
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if line:
+            return {key: str(value) for key, value in json.loads(line).items()}
+        code = await self._process.wait()
+        raise StartupError(f"{self.spec.name} did not start: {self._last_words(code)}")
+
+    async def ended(self) -> int:
+        """Wait for the end; the exit code, negative for a signal."""
+        return await self._process.wait()
+
+    def interrupt(self) -> None:
+        """Ask for a graceful stop: drain, then exit."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    async def stop(self, grace_s: float) -> int:
+        """Graceful stop, then the hard one after `grace_s`. Safe to repeat; returns the exit code."""
+        self.interrupt()
+        try:
+            async with asyncio.timeout(grace_s):
+                return await self._process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            return await self._process.wait()
+        finally:
+            self._close_lifeline()
+
+    def _close_lifeline(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def _last_words(self, code: int) -> str:
+        with self.spec.log.open("rb") as log:
+            log.seek(max(0, self.spec.log.stat().st_size - _LOG_TAIL_BYTES))
+            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        last = lines[-1].removeprefix("headrace: ") if lines else "it said nothing."
+        return last if code == 2 else f"it ended with code {code}. {last} Its log is {self.spec.log}."

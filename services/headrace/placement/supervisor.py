@@ -1,0 +1,74 @@
+"""The supervisor: keeps a set of processes running. A dead one is started again, as a new incarnation.
+
+Owns one task a process. It knows when all are ready; it does not know what they do.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from headrace.core.errors import StartupError
+from headrace.placement.processes import Child, ProcessSpec
+
+log = structlog.get_logger()
+
+OnReady = Callable[[ProcessSpec, int, dict[str, str]], None]
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 10.0
+_STEADY_S = 30.0
+
+
+class Supervisor:
+    """Starts processes, restarts those that die, stops all in reverse order of starting.
+
+    on_ready(spec, pid, what it said) is called each time one serves.
+    """
+
+    def __init__(self, on_ready: OnReady, *, grace_s: float = 10.0) -> None:
+        self._on_ready = on_ready
+        self._grace_s = grace_s
+        self._children: dict[str, Child] = {}
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._stopping = False
+
+    async def start(self, specs: Sequence[ProcessSpec]) -> None:
+        """Start all at once and wait until all serve. Raises StartupError if one does not; the rest run on."""
+        results = await asyncio.gather(*(self._launch(spec) for spec in specs), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        for spec in specs:
+            self._watchers[spec.name] = asyncio.create_task(self._keep(spec), name=f"keep {spec.name}")
+
+    async def stop(self) -> None:
+        """End every process: graceful first, hard after the grace. No restart happens any more."""
+        self._stopping = True
+        for watcher in self._watchers.values():
+            watcher.cancel()
+        await asyncio.gather(*self._watchers.values(), return_exceptions=True)
+        for name in reversed(list(self._children)):
+            child = self._children.pop(name)
+            code = await child.stop(self._grace_s)
+            log.info("process.stopped", name=name, pid=child.pid, code=code)
+
+    async def _launch(self, spec: ProcessSpec) -> None:
+        child = await Child.start(spec)
+        self._children[spec.name] = child
+        self._on_ready(spec, child.pid, await child.ready())
+
+    async def _keep(self, spec: ProcessSpec) -> None:
+        pause = _FIRST_PAUSE_S
+        while not self._stopping:
+            began = time.monotonic()
+            code = await self._children[spec.name].ended()
+            if time.monotonic() - began > _STEADY_S:
+                pause = _FIRST_PAUSE_S
+            log.warning("process.died", name=spec.name, code=code, restart_in_s=round(pause, 1))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            try:
+                await self._launch(spec)
+            except StartupError as error:
+                log.error("process.restart_failed", name=spec.name, reason=str(error))
