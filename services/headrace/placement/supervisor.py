@@ -21,7 +21,7 @@ _STEADY_S = 30.0
 
 
 class Supervisor:
-    """Starts processes, restarts those that die, stops all in reverse order of starting.
+    """Starts processes, restarts those that die, stops all in the reverse order of `start`'s list.
 
     on_ready(spec, pid, what it said) is called each time one serves.
     """
@@ -29,12 +29,14 @@ class Supervisor:
     def __init__(self, on_ready: OnReady, *, grace_s: float = 10.0) -> None:
         self._on_ready = on_ready
         self._grace_s = grace_s
+        self._order: list[str] = []
         self._children: dict[str, Child] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
 
     async def start(self, specs: Sequence[ProcessSpec]) -> None:
         """Start all at once and wait until all serve. Raises StartupError if one does not; the rest run on."""
+        self._order.extend(spec.name for spec in specs)
         results = await asyncio.gather(*(self._launch(spec) for spec in specs), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -48,10 +50,9 @@ class Supervisor:
         for watcher in self._watchers.values():
             watcher.cancel()
         await asyncio.gather(*self._watchers.values(), return_exceptions=True)
-        for name in reversed(list(self._children)):
-            child = self._children.pop(name)
+        for child in [self._children.pop(name) for name in reversed(self._order) if name in self._children]:
             code = await child.stop(self._grace_s)
-            log.info("process.stopped", name=name, pid=child.pid, code=code)
+            log.info("process.stopped", name=child.spec.name, pid=child.pid, code=code)
 
     async def _launch(self, spec: ProcessSpec) -> None:
         child = await Child.start(spec)
