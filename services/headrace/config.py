@@ -3,14 +3,15 @@
 The only reader of the environment (`HEADRACE_*`, one variable a field). It decides nothing: `bootstrap` does.
 """
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
 from headrace.core.errors import StartupError
 
@@ -148,12 +149,15 @@ class ExplainConfig(ClientConfig):
 
 
 Config = TypeVar("Config", bound=BaseSettings)
+Process = TypeVar("Process", bound=ProcessConfig)
 
 
-def read(config: type[Config], arguments: Sequence[str]) -> Config:
-    """The configuration from command line and environment. Raises StartupError with one sentence a mistake."""
+def read(config: type[Config], arguments: Sequence[str], command: str = "") -> Config:
+    """The configuration from command line and environment. Raises StartupError with one sentence a mistake;
+    --help and unknown flags end the process as argparse does, with code 0 and 2."""
     try:
-        return CliApp.run(config, cli_args=list(arguments))
+        source = CliSettingsSource[Any](config, cli_prog_name=f"headrace {command}".strip())
+        return CliApp.run(config, cli_args=list(arguments), cli_settings_source=source)
     except ValidationError as error:
         mistakes = [f"{_flag(item['loc'])}: {item['msg']}." for item in error.errors()]
         raise StartupError(" ".join(mistakes), remedy="See --help.") from None
@@ -162,6 +166,12 @@ def read(config: type[Config], arguments: Sequence[str]) -> Config:
 def _flag(location: tuple[int | str, ...]) -> str:
     name = str(location[0]) if location else "configuration"
     return f"--{name.replace('_', '-')}"
+
+
+def derive(target: type[Process], source: ProcessConfig, **own: object) -> Process:
+    """A configuration of another process: the fields that both have, from `source`, and those of its `own`."""
+    shared = {name: getattr(source, name) for name in target.model_fields if name in type(source).model_fields}
+    return target(**{**shared, **own})
 
 
 def arguments(config: ProcessConfig) -> list[str]:
@@ -185,6 +195,8 @@ def child_environment(config: ProcessConfig, threads: int) -> dict[str, str]:
     """The environment of a child process: ours, the secrets, and its share of the cores."""
     environment = dict(os.environ)
     environment["HEADRACE_WORKER_TOKEN"] = config.worker_token.get_secret_value()
+    if isinstance(config, _Http):
+        environment["HEADRACE_API_KEYS"] = json.dumps([key.get_secret_value() for key in config.api_keys])
     if threads:
         environment["OMP_NUM_THREADS"] = str(threads)
     return environment

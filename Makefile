@@ -1,0 +1,49 @@
+# Headrace: the commands. `make help` lists them.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+
+.DEFAULT_GOAL := help
+.PHONY: help install up test check proto tree oracle bench clean
+
+help:  ## list these commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/' | expand -t 12
+
+$(VENV)/.installed: pyproject.toml setup.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "install  packages into $(VENV) (the first time this takes minutes: torch is large)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch>=2.13,<2.14'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.installed  ## everything needed to run and to develop, in .venv
+
+up: install  ## a whole cluster on this machine; Ctrl-C drains and stops it
+	@exec $(BIN)/headrace up $(ARGS)
+
+test: install  ## the whole test suite
+	$(BIN)/pytest $(ARGS)
+
+check: install  ## style, types, layers, budgets, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python proto/generate.py --check
+	$(BIN)/pytest tests/house
+
+proto: install  ## generate services/headrace/rpc/v1 from proto/
+	$(BIN)/python proto/generate.py
+
+tree: install  ## bring the README's tree up to date
+	$(BIN)/python tests/house/tree.py --write
+
+oracle: install  ## make the reference tokens anew with transformers (minutes)
+	$(BIN)/python tests/oracle/make_reference.py
+
+bench: install  ## KV transfer between two processes, against a plain socket
+	$(BIN)/python tests/bench/transfer.py
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

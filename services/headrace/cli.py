@@ -1,0 +1,67 @@
+"""The `headrace` command: one word chooses what runs; every mistake is one sentence and exit code 2.
+
+Imports what a command needs when it is chosen, so that `headrace status` does not pay for torch.
+"""
+
+import asyncio
+import importlib
+import inspect
+import sys
+from collections.abc import Awaitable, Sequence
+
+from pydantic_settings import BaseSettings
+
+from headrace import config
+from headrace.core.errors import HeadraceError, StartupError
+
+COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
+    "up": (config.UpConfig, "headrace.up:run"),
+    "frontend": (config.FrontendConfig, "headrace.bootstrap:run_frontend"),
+    "gateway": (config.GatewayConfig, "headrace.bootstrap:run_gateway"),
+    "router": (config.RouterConfig, "headrace.bootstrap:run_router"),
+    "worker": (config.WorkerConfig, "headrace.bootstrap:run_worker"),
+    "chat": (config.ChatConfig, "headrace.terminal.chat:run"),
+    "status": (config.StatusConfig, "headrace.terminal.status:run"),
+    "explain": (config.ExplainConfig, "headrace.terminal.explain:run"),
+}
+USAGE_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(_usage())
+        return 0 if words else USAGE_ERROR
+    try:
+        return _dispatch(words[0], words[1:])
+    except HeadraceError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(command: str, arguments: list[str]) -> int:
+    if command not in COMMANDS:
+        raise StartupError(f"There is no command {command!r}.", remedy=f"Commands: {', '.join(COMMANDS)}.")
+    kind, target = COMMANDS[command]
+    settings = config.read(kind, arguments, command)
+    module, _, function = target.partition(":")
+    result = getattr(importlib.import_module(module), function)(settings)
+    if inspect.isawaitable(result):
+        result = asyncio.run(_wait(result))
+    return int(result or 0)
+
+
+async def _wait(result: Awaitable[int | None]) -> int | None:
+    return await result
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10} {(kind.__doc__ or '').strip().splitlines()[0]}" for name, (kind, _) in COMMANDS.items()]
+    return "\n".join(["usage: headrace COMMAND [options]", "", *lines, "", "headrace COMMAND --help says more."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""Checks before anything starts, so that what cannot work is said in one sentence and not found in a log."""
+
+import errno
+import socket
+
+from headrace.core.errors import StartupError
+
+_GIB = 2**30
+
+
+def require_free_port(host: str, port: int, flag: str) -> None:
+    """Raises StartupError if `port` cannot be bound now. Port 0 always can."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StartupError(*_refusal(error, host, port, flag)) from None
+
+
+def _refusal(error: OSError, host: str, port: int, flag: str) -> tuple[str]:
+    if error.errno == errno.EADDRINUSE:
+        return (f"Port {port} on {host} is in use. Stop what listens there or choose another with {flag}.",)
+    return (f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another address or {flag}.",)
+
+
+def require_memory(replicas: int, weight_bytes: int, kv_bytes: int, available_bytes: int) -> None:
+    """Raises StartupError, with the arithmetic, if `replicas` times weights and KV pages exceed what is free."""
+    needed = replicas * (weight_bytes + kv_bytes)
+    if needed > available_bytes:
+        raise StartupError(
+            f"{replicas} workers need {needed / _GIB:.1f} GiB "
+            f"({weight_bytes / _GIB:.2f} weights + {kv_bytes / _GIB:.2f} KV pages each) "
+            f"but {available_bytes / _GIB:.1f} GiB of memory are free.",
+            remedy="Ask for fewer workers or a smaller --kv-cache-memory-bytes.",
+        )

@@ -1,0 +1,169 @@
+"""`headrace up`: a whole cluster on this machine, from an empty one to `ready` and back.
+
+Owns the order of things: preflight, model, Redis, processes, ready, drain. What each process does is its own affair.
+"""
+
+import asyncio
+import json
+import math
+import os
+import signal
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from headrace import config as configuration
+from headrace.config import FrontendConfig, UpConfig, WorkerConfig
+from headrace.core.errors import StartupError
+from headrace.core.layout import DTYPE_BYTES
+from headrace.modelfiles.files import ModelFiles
+from headrace.modelfiles.resolve import resolve
+from headrace.placement.preflight import require_free_port, require_memory
+from headrace.placement.processes import ProcessSpec
+from headrace.placement.supervisor import Supervisor
+from headrace.store.server import EmbeddedRedis
+from headrace.telemetry import logs
+
+_READY_WITHIN_S = 120.0
+_POLL_S = 0.05
+_GRACE_S = 10.0
+_FRONTEND = "frontend"
+
+
+async def run(config: UpConfig) -> None:
+    """Serve until SIGINT or SIGTERM. Raises StartupError if the cluster cannot come up; nothing is left then."""
+    logs.setup("up", level=config.log_level, as_json=config.log_json)
+    stop = _stop_on_signals()
+    files = await asyncio.to_thread(_preflight, config)
+    directory = Path(tempfile.mkdtemp(prefix="headrace-"))
+    async with EmbeddedRedis.unless(config.redis_url) as redis_url:
+        _say("redis", redis_url)
+        board = _Board(config, redis_url, directory)
+        supervisor = Supervisor(board.on_ready, grace_s=_GRACE_S)
+        try:
+            if await _or_stopped(stop, _start(supervisor, board, process_specs(config, redis_url, directory))):
+                _say("ready", f"{board.url}/v1  ({_summary(config, files)})")
+                await stop.wait()
+                _say("drain", "finishing what runs; Ctrl-C again stops at once")
+        finally:
+            await supervisor.stop()
+            _say("stopped", f"logs stay in {directory}")
+
+
+def process_specs(config: UpConfig, redis_url: str, directory: Path) -> list[ProcessSpec]:
+    """One spec a process: the workers in role order, then the frontend, which is stopped first."""
+    roles = config.roles()
+    total = sum(roles.values())
+    threads = config.threads or max(1, (os.cpu_count() or 1) // max(1, total))
+    shared = {"redis_url": redis_url, "lifeline": True}
+    specs = []
+    for role, count in roles.items():
+        for index in range(count):
+            name = f"{role}-{index}"
+            own = {"role": role, "name": name, "threads": threads, "host": configuration.LOOPBACK, "port": 0}
+            worker = configuration.derive(WorkerConfig, config, **shared, **own)
+            specs.append(_spec("worker", name, worker, threads, directory))
+    frontend = configuration.derive(FrontendConfig, config, **shared)
+    return [*specs, _spec("frontend", _FRONTEND, frontend, 1, directory)]
+
+
+def _spec(command: str, name: str, config: configuration.ProcessConfig, threads: int, directory: Path) -> ProcessSpec:
+    argv = (configuration.python(), "-m", "headrace.cli", command, *configuration.arguments(config))
+    return ProcessSpec(name, argv, configuration.child_environment(config, threads), directory / f"{name}.log")
+
+
+def _preflight(config: UpConfig) -> ModelFiles:
+    if sum(config.roles().values()) == 0:
+        raise StartupError("There is no worker to start.", remedy="Give --local 1, or --prefill 1 --decode 1.")
+    require_free_port(config.host, config.port, "--port")
+    require_free_port(config.grpc_host, config.grpc_port, "--grpc-port")
+    files = resolve(config.model, config.cache_dir.expanduser(), lambda line: _say("model", line))
+    _say("model", f"{files.name}, digest {files.digest.hex()[:12]}")
+    if config.engine == "torch":
+        require_memory(
+            sum(config.roles().values()),
+            _weight_bytes(files, config.dtype),
+            config.kv_cache_memory_bytes,
+            psutil.virtual_memory().available,
+        )
+    return files
+
+
+def _weight_bytes(files: ModelFiles, dtype: str) -> int:
+    values = sum(math.prod(tensor.shape) for tensor in files.tensors)
+    return values * DTYPE_BYTES["bfloat16" if dtype == "auto" else dtype]
+
+
+async def _start(supervisor: Supervisor, board: "_Board", specs: list[ProcessSpec]) -> None:
+    await supervisor.start(specs)
+    deadline = asyncio.get_running_loop().time() + _READY_WITHIN_S
+    async with httpx.AsyncClient(base_url=board.url, timeout=_READY_WITHIN_S) as client:
+        while (answer := await client.get("/ready")).status_code != httpx.codes.OK:
+            if asyncio.get_running_loop().time() > deadline:
+                raise StartupError(
+                    f"All processes run but the cluster is not ready after {_READY_WITHIN_S:.0f} s: {answer.text}",
+                    remedy=f"Read the logs in {specs[0].log.parent}.",
+                )
+            await asyncio.sleep(_POLL_S)
+
+
+async def _or_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Run `work` to its end (True), or give it up when `stop` is set first (False)."""
+    task = asyncio.create_task(work)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        return task.done()
+    finally:
+        for each in (task, stopped):
+            each.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """An event that SIGINT and SIGTERM set; the second signal ends the process at once (children follow)."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    return stop
+
+
+def _summary(config: UpConfig, files: ModelFiles) -> str:
+    counts = [f"{count} {role}" for role, count in config.roles().items() if count]
+    return f"model {config.served_model_name or files.name}, {', '.join(counts)}"
+
+
+def _say(what: str, sentence: str) -> None:
+    print(f"{what:<8} {sentence}", flush=True)
+
+
+class _Board:
+    """What runs where, kept in the state file for whoever wants to look."""
+
+    def __init__(self, config: UpConfig, redis_url: str, directory: Path) -> None:
+        self._file = config.state_file
+        self._state: dict[str, dict[str, str]] = {"redis": {"url": redis_url}, "logs": {"path": str(directory)}}
+        self.url = ""
+
+    def on_ready(self, spec: ProcessSpec, pid: int, said: dict[str, str]) -> None:
+        self._state[spec.name] = {"pid": str(pid), **said}
+        if spec.name == _FRONTEND:
+            self.url = said["url"]
+        _say(spec.name, f"ready, pid {pid}")
+        if self._file is not None:
+            draft = self._file.with_suffix(".tmp")
+            draft.write_text(json.dumps(self._state, indent=2))
+            draft.replace(self._file)
