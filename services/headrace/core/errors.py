@@ -50,6 +50,12 @@ class ContextLengthExceeded(InvalidRequest):
     kind = ErrorKind("context_length_exceeded", False, 400, "OUT_OF_RANGE")
 
 
+class RequestTooLarge(InvalidRequest):
+    """The body is larger than this server reads."""
+
+    kind = ErrorKind("request_too_large", False, 413, "RESOURCE_EXHAUSTED")
+
+
 class Unauthenticated(HeadraceError):
     """The key or token is missing or wrong."""
 
@@ -114,6 +120,7 @@ ERRORS: tuple[type[HeadraceError], ...] = (
     InternalError,
     InvalidRequest,
     ContextLengthExceeded,
+    RequestTooLarge,
     Unauthenticated,
     NotFound,
     ModelNotFound,
