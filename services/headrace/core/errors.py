@@ -136,6 +136,6 @@ ERRORS: tuple[type[HeadraceError], ...] = (
 BY_CODE: dict[str, type[HeadraceError]] = {error.kind.code: error for error in ERRORS}
 
 
-def from_code(code: str, message: str, retry_after_s: float | None = None) -> HeadraceError:
+def from_code(code: str, message: str, retry_after_s: float | None = None, remedy: str = "") -> HeadraceError:
     """The error that another process reported. An unknown code (a newer peer) is `InternalError`."""
-    return BY_CODE.get(code, InternalError)(message, retry_after_s=retry_after_s)
+    return BY_CODE.get(code, InternalError)(message, remedy=remedy, retry_after_s=retry_after_s)

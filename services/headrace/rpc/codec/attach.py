@@ -1,0 +1,97 @@
+"""Codec of the two streams of `Worker.Attach`: commands and reports."""
+
+from headrace.core.errors import InvalidRequest
+from headrace.core.jobs import Abort, Activate, Busy, Command, Events, Granted, Hello, Report, Submit, Welcome
+from headrace.rpc.codec.fleet import decode_info, decode_load, encode_info, encode_load
+from headrace.rpc.codec.jobs import (
+    decode_ending,
+    decode_job,
+    decode_key,
+    decode_ticket,
+    decode_token_event,
+    encode_ending,
+    encode_job,
+    encode_key,
+    encode_ticket,
+    encode_token_event,
+)
+from headrace.rpc.codec.values import part, refusing, token_ids
+from headrace.rpc.v1 import worker_pb2 as pb
+
+
+@refusing("The command")
+def encode_command(command: Command) -> pb.Command:
+    match command:
+        case Hello(router, token, protocol):
+            return pb.Command(hello=pb.Hello(router=router, token=token, protocol=protocol))
+        case Submit(job):
+            return pb.Command(submit=pb.Submit(job=encode_job(job)))
+        case Activate(key, first_token):
+            (token_id,) = token_ids((first_token,))
+            return pb.Command(activate=pb.Activate(key=encode_key(key), first_token=token_id))
+        case Abort(key):
+            return pb.Command(abort=pb.Abort(key=encode_key(key)))
+
+
+def decode_command(message: pb.Command) -> Command:
+    match message.WhichOneof("kind"):
+        case "hello":
+            return Hello(message.hello.router, message.hello.token, message.hello.protocol)
+        case "submit":
+            return Submit(decode_job(message.submit.job))
+        case "activate":
+            (token_id,) = token_ids((message.activate.first_token,))
+            return Activate(decode_key(message.activate.key), token_id)
+        case "abort":
+            return Abort(decode_key(message.abort.key))
+        case _:
+            raise InvalidRequest("A command of a kind that this worker does not know.")
+
+
+@refusing("The report")
+def encode_report(report: Report) -> pb.Report:
+    match report:
+        case Welcome(info, load):
+            return pb.Report(welcome=pb.Welcome(info=encode_info(info), load=encode_load(load)))
+        case Granted(key, ticket, resident):
+            granted = pb.Granted(key=encode_key(key), ticket=encode_ticket(ticket), resident_tokens=resident)
+            return pb.Report(granted=granted)
+        case Busy(key, retry_after_s):
+            return pb.Report(busy=pb.Busy(key=encode_key(key), retry_after_s=retry_after_s))
+        case Events():
+            return pb.Report(events=_encode_events(report))
+
+
+def decode_report(message: pb.Report) -> Report:
+    match message.WhichOneof("kind"):
+        case "welcome":
+            part(message.welcome, "info")
+            return Welcome(decode_info(message.welcome.info), decode_load(message.welcome.load))
+        case "granted":
+            granted = message.granted
+            part(granted, "ticket")
+            return Granted(decode_key(granted.key), decode_ticket(granted.ticket), granted.resident_tokens)
+        case "busy":
+            return Busy(decode_key(message.busy.key), message.busy.retry_after_s)
+        case "events":
+            return _decode_events(message.events)
+        case _:
+            raise InvalidRequest("A report of a kind that this router does not know.")
+
+
+def _encode_events(events: Events) -> pb.Events:
+    return pb.Events(
+        tokens=[encode_token_event(event) for event in events.tokens],
+        endings=[encode_ending(ending) for ending in events.endings],
+        load=encode_load(events.load),
+        draining=events.draining,
+    )
+
+
+def _decode_events(message: pb.Events) -> Events:
+    return Events(
+        tokens=tuple(decode_token_event(event) for event in message.tokens),
+        endings=tuple(decode_ending(ending) for ending in message.endings),
+        load=decode_load(message.load),
+        draining=message.draining,
+    )
