@@ -1,0 +1,158 @@
+"""The fake engine: the real replica, pool, prefix cache and schedule over a runner without a model.
+
+Its tokens are a pure function of what came before them. Its pages hold a pattern of the tokens they stand for, and
+every page of a context is checked before a token is drawn from it (I1), so a page that was moved wrongly, or not at
+all, fails its job instead of going unnoticed.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from headrace.core.blocks import BLOCK_TOKENS
+from headrace.core.errors import HeadraceError, InternalError
+from headrace.core.layout import KvLayout
+from headrace.core.vocabulary import Vocabulary
+from headrace.engine.engine import EngineInfo
+from headrace.engine.options import EngineOptions, model_digest, plan_pool, require_memory
+from headrace.engine.page_memory import PageMemory
+from headrace.engine.replica import Replica
+from headrace.engine.runner import Draw, Span
+from headrace.modelfiles.files import ModelFiles
+
+_Marks = npt.NDArray[np.uint32]
+
+
+def build_fake_engine(
+    files: ModelFiles,
+    vocabulary: Vocabulary,
+    options: EngineOptions,
+    *,
+    stop_after: int | None = None,
+    before_step: Callable[[], None] | None = None,
+) -> Replica:
+    """An engine of the model's shape without its weights.
+
+    stop_after: the request's token of this count (from 1) is a stop id; by default none ever is.
+    before_step: called on the engine's thread before each batch, to delay or count steps.
+    """
+    size = plan_pool(files.config, options)
+    require_memory({"KV pages": size.num_blocks * size.layout.block_bytes})
+    digest = model_digest(files, size.layout.dtype, "fake")
+    pages = MarkedPages(size.layout, size.num_blocks, digest)
+    runner = FakeRunner(pages, vocabulary, size.max_model_len, digest, stop_after=stop_after, before_step=before_step)
+    info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
+    return Replica(
+        info,
+        vocabulary,
+        runner,
+        token_budget=options.max_num_batched_tokens,
+        prefix_caching=options.enable_prefix_caching,
+    )
+
+
+class MarkedPages(PageMemory):
+    """Page memory whose token slots carry a 32-bit mark, spread differently over every layer, head and dimension.
+
+    What a slot is known to hold is remembered (0: unknown) until the page is written from outside.
+    """
+
+    def __init__(self, layout: KvLayout, num_blocks: int, digest: bytes) -> None:
+        super().__init__(layout, num_blocks)
+        self._words = self.bytes.view(np.uint32).reshape(
+            layout.layers, num_blocks, layout.kv_heads * 2, BLOCK_TOKENS, -1
+        )
+        noise = np.random.default_rng(list(digest))
+        self._salt = noise.integers(
+            0, 2**32, (layout.layers, layout.kv_heads * 2, self._words.shape[-1]), dtype=np.uint32
+        )
+        self._known = np.zeros((num_blocks, BLOCK_TOKENS), dtype=np.uint32)
+
+    def write(self, blocks: Sequence[int], data: memoryview) -> None:
+        self._known[list(blocks)] = 0
+        super().write(blocks, data)
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        self._known[list(blocks)] = 0
+        super().clear(blocks)
+
+    def mark(self, blocks: list[int], start: int, marks: _Marks) -> None:
+        """Write the pattern of `marks` into the slots of tokens start and following."""
+        page, slot = _slots(blocks, start, len(marks))
+        self._words[:, page, :, slot] = self._pattern(marks)
+        self._known[page, slot] = marks
+
+    def holds(self, blocks: list[int], marks: _Marks) -> bool:
+        """Whether the slots of the first len(marks) tokens hold exactly the pattern of `marks`."""
+        page, slot = _slots(blocks, 0, len(marks))
+        unsure = self._known[page, slot] != marks
+        page, slot, marks = page[unsure], slot[unsure], marks[unsure]
+        if not np.array_equal(self._words[:, page, :, slot], self._pattern(marks)):
+            return False
+        self._known[page, slot] = marks
+        return True
+
+    def _pattern(self, marks: _Marks) -> _Marks:
+        """[token, layer, kv head x 2, word]"""
+        return marks[:, None, None, None] ^ self._salt
+
+
+class FakeRunner:
+    """See Runner. A token depends on the model, all tokens before it, its position and, unless greedy, the seed."""
+
+    def __init__(
+        self,
+        pages: MarkedPages,
+        vocabulary: Vocabulary,
+        max_model_len: int,
+        digest: bytes,
+        *,
+        stop_after: int | None,
+        before_step: Callable[[], None] | None,
+    ) -> None:
+        self._pages = pages
+        self._vocabulary = vocabulary
+        self._weights = np.random.default_rng(list(digest)).integers(0, 2**63, max_model_len, dtype=np.uint64) | 1
+        self._stop_after = stop_after
+        self._before_step = before_step
+
+    @property
+    def pages(self) -> PageMemory:
+        return self._pages
+
+    def run(self, spans: list[Span]) -> list[int | HeadraceError | None]:
+        if self._before_step is not None:
+            self._before_step()
+        return [self._run_span(span) for span in spans]
+
+    def _run_span(self, span: Span) -> int | HeadraceError | None:
+        end = span.start + span.count
+        digests = self._digests(span.tokens[:end])
+        marks = (digests >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
+        self._pages.mark(span.blocks, span.start, marks[span.start :])
+        if not self._pages.holds(span.blocks, marks):
+            return InternalError("A KV page of the context does not hold what its tokens stand for.")
+        return None if span.draw is None else self._draw(span.draw, digests[-1].tobytes())
+
+    def _digests(self, tokens: list[int]) -> npt.NDArray[np.uint64]:
+        """One value a token that depends on it and on all before it: a running sum of position-weighted ids."""
+        ids = np.asarray(tokens, dtype=np.uint64) + np.uint64(1)
+        sums: npt.NDArray[np.uint64] = np.cumsum(ids * self._weights[: len(tokens)], dtype=np.uint64)
+        return sums
+
+    def _draw(self, draw: Draw, context: bytes) -> int:
+        stop_ids = self._vocabulary.stop_ids
+        if stop_ids and draw.position + 1 == self._stop_after:
+            return min(stop_ids)
+        noise = (0, 0) if draw.sampling.greedy else (draw.sampling.seed, draw.choice)
+        token = xxhash.xxh3_64_intdigest(context + repr((noise, draw.position)).encode()) % self._vocabulary.size
+        while token in stop_ids:
+            token = (token + 1) % self._vocabulary.size
+        return token
+
+
+def _slots(blocks: list[int], start: int, count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    positions = np.arange(start, start + count)
+    return np.asarray(blocks, dtype=np.intp)[positions // BLOCK_TOKENS], positions % BLOCK_TOKENS

@@ -1,0 +1,106 @@
+"""Engine options and the arithmetic of the page pool: how many blocks fit, how long a context may be.
+
+Owns the numbers only; it allocates nothing and knows no weights.
+"""
+
+from dataclasses import dataclass
+
+import psutil
+import xxhash
+
+from headrace.core.blocks import BLOCK_TOKENS
+from headrace.core.errors import StartupError
+from headrace.core.layout import DTYPE_BYTES, KvLayout
+from headrace.modelfiles.files import ModelConfig, ModelFiles
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What a user may choose; names follow vLLM.
+
+    dtype: "auto" (bfloat16) or a key of DTYPE_BYTES, for weights and KV alike. max_model_len: None is as long as
+    model and pool allow. max_num_seqs: jobs at once. max_num_batched_tokens: tokens computed in one step, which
+    bounds how long a step may delay running streams. block_size: tokens of a page. kv_cache_memory_bytes: the pool.
+    """
+
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 128
+    block_size: int = BLOCK_TOKENS
+    kv_cache_memory_bytes: int = 1024 * _MIB
+    enable_prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        _require(self.dtype == "auto" or self.dtype in DTYPE_BYTES, f"dtype {self.dtype!r} is unknown.", _DTYPES)
+        _require(self.max_num_seqs >= 1, "max_num_seqs must be 1 or more.", "Raise it.")
+        _require(
+            self.max_num_batched_tokens >= self.max_num_seqs,
+            f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs ({self.max_num_seqs}).",
+            "A step must hold one token of every sequence: raise the first or lower the second.",
+        )
+        _require(
+            self.block_size == BLOCK_TOKENS,
+            f"block_size {self.block_size} is not supported.",
+            f"Use {BLOCK_TOKENS}.",
+        )
+
+    @property
+    def resolved_dtype(self) -> str:
+        return "bfloat16" if self.dtype == "auto" else self.dtype
+
+
+_DTYPES = f"Choose auto, {', '.join(DTYPE_BYTES)}."
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """What became of the options for one model."""
+
+    layout: KvLayout
+    num_blocks: int
+    max_model_len: int
+
+
+def plan_pool(config: ModelConfig, options: EngineOptions) -> PoolSize:
+    """The pool that `options` give `config`. Raises StartupError if the context asked for does not fit."""
+    layout = KvLayout(config.layers, config.kv_heads, config.head_dim, options.block_size, options.resolved_dtype)
+    num_blocks = options.kv_cache_memory_bytes // layout.block_bytes
+    fits = num_blocks * options.block_size
+    wanted = options.max_model_len
+    _require(
+        num_blocks >= 2 and (wanted is None or wanted <= fits),
+        f"kv_cache_memory_bytes {options.kv_cache_memory_bytes} holds {num_blocks} blocks of {layout.block_bytes} bytes"
+        f" = {fits} tokens, fewer than the {wanted or 2 * options.block_size} of max_model_len.",
+        "Raise --kv-cache-memory-bytes or lower --max-model-len.",
+    )
+    _require(
+        wanted is None or 2 <= wanted <= config.max_position,
+        f"max_model_len {wanted} is not between 2 and the model's own context of {config.max_position}.",
+        "Change --max-model-len.",
+    )
+    return PoolSize(layout, num_blocks, wanted if wanted is not None else min(config.max_position, fits))
+
+
+def require_memory(needed: dict[str, int]) -> None:
+    """Raises StartupError unless the parts, in bytes, fit into the memory that is available now."""
+    available = psutil.virtual_memory().available
+    total = sum(needed.values())
+    parts = " + ".join(f"{name} {size / _MIB:.0f} MiB" for name, size in needed.items())
+    _require(
+        total <= available,
+        f"The engine needs {parts} = {total / _MIB:.0f} MiB, and {available / _MIB:.0f} MiB are available.",
+        "Lower --kv-cache-memory-bytes or free memory.",
+    )
+
+
+def model_digest(files: ModelFiles, dtype: str, recipe: str = "kv plain") -> bytes:
+    """The root of what two workers must share to exchange pages: weights, architecture, KV dtype and recipe."""
+    return xxhash.xxh3_128(b"\0".join((files.digest, dtype.encode(), recipe.encode()))).digest()
+
+
+def _require(holds: bool, sentence: str, remedy: str) -> None:
+    if not holds:
+        raise StartupError(sentence, remedy=remedy)

@@ -1,0 +1,94 @@
+"""A sequence: one job inside the engine, its tokens chasing their KV, and the rules that end it.
+
+Owns state, no decisions about pages: the schedule moves sequences, the replica reports them.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.core.blocks import BLOCK_TOKENS, block_hash
+from headrace.core.jobs import Job, JobKind, Outcome
+from headrace.core.vocabulary import Vocabulary
+from headrace.engine.prefix_cache import Entry
+
+
+class State(Enum):
+    """waiting: for pages. granted: a decode job whose pages arrive. held: a prefill job that is done, its pages
+    in use by a transfer. ended: nothing left to compute, to be reported at the next step."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    GRANTED = "granted"
+    HELD = "held"
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """KV of the first `computed` of `tokens` stands in `blocks`; `path` are the blocks' prefix cache entries.
+
+    cached_tokens: prompt tokens found at the first admission, until they are reported.
+    """
+
+    job: Job
+    tokens: list[int]
+    hashes: list[bytes]
+    state: State = State.WAITING
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    path: list[Entry] = field(default_factory=list)
+    cached_tokens: int = 0
+    admitted: bool = False
+    failed: bool = False
+    outcome: Outcome | None = None
+
+    @staticmethod
+    def of(job: Job) -> "Sequence":
+        return Sequence(job, list(job.tokens), list(job.hashes[: len(job.tokens) // BLOCK_TOKENS]))
+
+    @property
+    def pending(self) -> int:
+        """Known tokens whose KV is not computed."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def position(self) -> int:
+        """Index of the next token among the request's generated tokens."""
+        return len(self.tokens) - self.job.prompt_len
+
+    @property
+    def pinned(self) -> bool:
+        """Its pages are, or will be, read or written by a transfer: never take them away."""
+        return self.job.kind is JobKind.PREFILL or self.state in (State.GRANTED, State.HELD)
+
+    def admit(self, found: list[Entry], blocks: list[int]) -> None:
+        """Give it its blocks, the first of them found in the prefix cache."""
+        self.path, self.blocks = found, blocks
+        self.computed = len(found) * BLOCK_TOKENS
+        self.state = State.RUNNING
+        if not self.admitted:
+            self.admitted = True
+            self.cached_tokens = min(self.computed, self.job.prompt_len)
+
+    def take_cached_tokens(self) -> int:
+        """The hit to report with the first token, and 0 ever after."""
+        cached, self.cached_tokens = self.cached_tokens, 0
+        return cached
+
+    def full_hashes(self) -> list[bytes]:
+        """Hashes of the blocks that are computed whole, chained on over generated tokens."""
+        full = self.computed // BLOCK_TOKENS
+        while len(self.hashes) < full:
+            start = len(self.hashes) * BLOCK_TOKENS
+            parent = self.hashes[-1] if self.hashes else self.job.root
+            self.hashes.append(block_hash(parent, self.tokens[start : start + BLOCK_TOKENS]))
+        return self.hashes[:full]
+
+
+def outcome_of(job: Job, vocabulary: Vocabulary, token: int, length: int, max_model_len: int) -> Outcome | None:
+    """How `token`, which made the sequence `length` tokens long, ends the request, or None."""
+    sampling = job.sampling
+    if token in sampling.stop_token_ids or (token in vocabulary.stop_ids and not sampling.ignore_eos):
+        return Outcome.STOP
+    spent = sampling.max_tokens is not None and length - job.prompt_len >= sampling.max_tokens
+    return Outcome.LENGTH if spent or length >= max_model_len else None
