@@ -1,0 +1,175 @@
+"""A model out of a directory in Hugging Face's layout: config.json, tokenizer.json, safetensors weights.
+
+Knows the meaning of the JSON files; the weights' container is `safetensors`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import StartupError
+from headrace.modelfiles.architecture import complete, require_supported
+from headrace.modelfiles.digest import files_digest
+from headrace.modelfiles.files import ModelConfig, ModelFiles
+from headrace.modelfiles.safetensors import read_tensors, weight_files
+from headrace.modelfiles.stop_tokens import stop_ids
+
+Json = dict[str, Any]
+
+_CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
+_OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+# What to fetch of a repository on the hub.
+PATTERNS = ("*.safetensors", "model.safetensors.index.json", _CONFIG, _TOKENIZER, *_OPTIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Which files of a directory make up the model. weights, then `required`, then those optional ones it has."""
+
+    directory: Path
+    weights: tuple[Path, ...]
+    optional: tuple[Path, ...]
+
+    @property
+    def required(self) -> tuple[Path, ...]:
+        return (self.directory / _CONFIG, self.tokenizer)
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.directory / _TOKENIZER
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        return (*self.weights, *self.required, *self.optional)
+
+
+def find(directory: Path) -> Snapshot:
+    """Raises StartupError naming the first file that is missing."""
+    for name in (_CONFIG, _TOKENIZER):
+        if not (directory / name).is_file():
+            raise StartupError(
+                f"{directory} has no {name}.",
+                remedy="Give a directory with config.json, tokenizer.json and safetensors weights, or a .gguf file.",
+            )
+    optional = tuple(directory / name for name in _OPTIONAL if (directory / name).is_file())
+    return Snapshot(directory, weight_files(directory), optional)
+
+
+def read(snapshot: Snapshot) -> ModelFiles:
+    """The whole model, without a name. Raises StartupError for what is broken or not supported."""
+    raw = _document(snapshot.directory / _CONFIG)
+    try:
+        config = _config(raw, snapshot.directory)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StartupError(
+            f"{snapshot.directory / _CONFIG} lacks a number that the model needs: {error}.",
+            remedy="Fetch the file again.",
+        ) from error
+    tokens = _Tokens(snapshot)
+    return ModelFiles(
+        name="",
+        config=config,
+        tensors=complete(config, read_tensors(snapshot.weights), snapshot.directory),
+        tokenizer_json=snapshot.tokenizer,
+        chat_template=tokens.chat_template(),
+        bos_token=tokens.text("bos_token"),
+        eos_token=tokens.text("eos_token"),
+        add_bos=tokens.add_bos(),
+        stop_ids=tokens.stop_ids(raw),
+        digest=files_digest((*snapshot.required, *snapshot.weights)),
+    )
+
+
+def _config(raw: Json, directory: Path) -> ModelConfig:
+    require_supported(str(raw.get("model_type")), directory)
+    rope = _rope(raw)
+    _refuse_variants(raw, rope, directory)
+    heads, hidden = int(raw["num_attention_heads"]), int(raw["hidden_size"])
+    return ModelConfig(
+        architecture="llama",
+        vocab_size=int(raw["vocab_size"]),
+        hidden_size=hidden,
+        intermediate_size=int(raw["intermediate_size"]),
+        layers=int(raw["num_hidden_layers"]),
+        heads=heads,
+        kv_heads=int(raw.get("num_key_value_heads") or heads),
+        head_dim=int(raw.get("head_dim") or hidden // heads),
+        norm_eps=float(raw["rms_norm_eps"]),
+        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
+        max_position=int(raw["max_position_embeddings"]),
+        tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
+    )
+
+
+def _rope(raw: Json) -> Json:
+    """The rotary embedding's parameters: `rope_parameters` since transformers 5, `rope_scaling` before."""
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    return rope if isinstance(rope, dict) else {}
+
+
+def _refuse_variants(raw: Json, rope: Json, directory: Path) -> None:
+    variants = {
+        "scaled rotary embeddings": rope.get("rope_type", rope.get("type", "default")) != "default",
+        "biases": bool(raw.get("attention_bias") or raw.get("mlp_bias")),
+        "quantised safetensors": bool(raw.get("quantization_config")),
+        f"the activation {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu") != "silu",
+    }
+    for variant, present in variants.items():
+        if present:
+            raise StartupError(f"{directory} needs {variant}, not supported here.", remedy="Use another model.")
+
+
+class _Tokens:
+    """Special tokens and the chat template, as the tokenizer's files tell them."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._directory = snapshot.directory
+        self._config = _document(snapshot.directory / "tokenizer_config.json")
+        self._generation = _document(snapshot.directory / "generation_config.json")
+        self._tokenizer = _document(snapshot.tokenizer)
+        self._added = {str(row["content"]): int(row["id"]) for row in self._tokenizer.get("added_tokens") or ()}
+
+    def text(self, key: str) -> str:
+        value = self._config.get(key)
+        return str(value.get("content", "") if isinstance(value, dict) else value or "")
+
+    def chat_template(self) -> str | None:
+        path = self._directory / "chat_template.jinja"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+        value = self._config.get("chat_template")
+        if isinstance(value, list):
+            value = next((row["template"] for row in value if row.get("name") == "default"), None)
+        return value if isinstance(value, str) else None
+
+    def add_bos(self) -> bool:
+        bos = self.text("bos_token")
+        return bool(bos) and bool(self._config.get("add_bos_token") or self._starts_with(bos))
+
+    def stop_ids(self, config: Json) -> tuple[int, ...]:
+        declared = self._generation.get("eos_token_id", config.get("eos_token_id"))
+        ids = [*(declared if isinstance(declared, list) else [declared]), self._added.get(self.text("eos_token"))]
+        return stop_ids((token for token in ids if isinstance(token, int)), self._added)
+
+    def _starts_with(self, bos: str) -> bool:
+        """Whether the tokenizer's own post-processor puts `bos` first."""
+        processor = self._tokenizer.get("post_processor") or {}
+        steps = processor.get("processors") or [processor]
+        firsts = [
+            step["single"][0] for step in steps if step.get("type") == "TemplateProcessing" and step.get("single")
+        ]
+        return any(first.get("SpecialToken", {}).get("id") == bos for first in firsts)
+
+
+def _document(path: Path) -> Json:
+    """The JSON object in a file, {} where there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise StartupError(f"{path} is not JSON.", remedy="Fetch the file again.") from error
+    if not isinstance(document, dict):
+        raise StartupError(f"{path} is not a JSON object.", remedy="Fetch the file again.")
+    return document
