@@ -1,0 +1,312 @@
+"""Worker: one model replica in service. Puts engine, carrier and routers' streams together.
+
+Owns the worker's life (start, ready, draining, failed, stopped), its attachments and its load. It knows no Redis,
+no HTTP and no other worker beyond a ticket. What becomes of a job is in `jobs` and the three kinds beside it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import structlog
+
+from headrace.core.blocks import blocks_for
+from headrace.core.errors import HeadraceError, InvalidRequest, Unavailable, WorkerLost
+from headrace.core.fleet import Load, WorkerInfo
+from headrace.core.jobs import (
+    Abort,
+    Activate,
+    Busy,
+    Command,
+    Ending,
+    Hello,
+    Job,
+    JobKey,
+    JobKind,
+    Outcome,
+    Report,
+    Submit,
+    Welcome,
+)
+from headrace.core.pages import PagePort
+from headrace.engine.engine import Engine, StepOutput
+from headrace.telemetry.metrics import WorkerMetrics
+from headrace.transfer.carrier import Carrier, TransferReport
+from headrace.worker.greeting import greet
+from headrace.worker.handover import HandoverLeg
+from headrace.worker.identity import Identity
+from headrace.worker.intake import IntakeLeg
+from headrace.worker.jobs import RETRY_AFTER_S, Leg, Legs, Station
+from headrace.worker.load import JobSize, with_credits
+from headrace.worker.local import LocalLeg
+from headrace.worker.loop import EngineLoop
+from headrace.worker.outbox import Outbox
+from headrace.worker.tickets import TicketOffice
+
+log = structlog.get_logger()
+
+_LEGS: dict[JobKind, type[Leg]] = {
+    JobKind.PREFILL: HandoverLeg,
+    JobKind.DECODE: IntakeLeg,
+    JobKind.LOCAL: LocalLeg,
+}
+_RELEASE_S = 10.0
+_CLOSE_S = 10.0
+
+Publish = Callable[[tuple[bytes, ...], tuple[bytes, ...]], None]
+
+
+class OwnedCarrier(Carrier, Protocol):
+    """A carrier with its thread: `start` returns once `address` is known, `close` once the thread has ended."""
+
+    def start(self) -> None: ...
+
+    def close(self, timeout_s: float, /) -> None: ...
+
+
+MakeCarrier = Callable[[PagePort, Callable[[TransferReport], None]], OwnedCarrier]
+
+
+class Worker:
+    """Implements `rpc.contracts.WorkerService`.
+
+    make_carrier: called once, by `start`. token: what routers must say, empty for none. publish: told on the event
+    loop which block hashes the prefix cache gained and lost; returns at once. check_after_s: see EngineLoop.
+    Life: start -> announce -> attach ... -> [drain] -> stop. When `failed` resolves the worker is of no more use:
+    stop it and end the process.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        make_carrier: MakeCarrier,
+        identity: Identity,
+        *,
+        metrics: WorkerMetrics,
+        publish: Publish,
+        token: str = "",
+        check_after_s: float = 0.2,
+    ) -> None:
+        self._engine = engine
+        self._make_carrier = make_carrier
+        self._identity = identity
+        self._token = token
+        self._metrics = metrics
+        self._publish = publish
+        self._check_after_s = check_after_s
+        self._size = JobSize()
+        self._engine_load = Load(free_blocks=engine.info.num_blocks, total_blocks=engine.info.num_blocks)
+        self._outboxes: set[Outbox] = set()
+        self._draining = False
+        self._info: WorkerInfo | None = None
+
+    async def start(self) -> None:
+        """Open the carrier, then run the engine. Raises what opening the carrier raises; nothing is left then."""
+        self._event_loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[BaseException] = self._event_loop.create_future()
+        self._carrier = self._make_carrier(self._engine.pages, self._on_report)
+        await asyncio.to_thread(self._carrier.start)
+        self._engine_loop = EngineLoop(
+            self._engine,
+            on_step=self._on_step,
+            on_failure=self._on_failure,
+            step_seconds=self._metrics.step_seconds,
+            check_after_s=self._check_after_s,
+        )
+        info = self._engine.info
+        who = self._identity
+        tickets = TicketOffice(who.ref, info.model_digest, info.layout, who.link, self._carrier.address)
+        self._legs = Legs()
+        self._station = Station(self._engine_loop, self._carrier, tickets, self._metrics, self._legs)
+        self._metrics.total_blocks.set(info.num_blocks)
+        self._engine_loop.start()
+
+    def announce(self, address: str) -> WorkerInfo:
+        """Routers reach this worker at `address`; attachments are taken from now on. Returns what the lease says."""
+        who = self._identity
+        self._info = who.info(self._engine.info, address, self._carrier.address)
+        log.info("worker.ready", worker=str(who.ref), role=who.role.value, address=address)
+        return self._info
+
+    @property
+    def ready(self) -> bool:
+        """It takes new jobs."""
+        return self._info is not None and not self._draining and not self.failed.done()
+
+    @property
+    def load(self) -> Load:
+        return with_credits(
+            self._engine_load,
+            live=len(self._legs),
+            max_jobs=self._engine.info.max_jobs,
+            blocks_per_job=self._size.blocks,
+            open=self.ready,
+        )
+
+    def drain(self) -> None:
+        """Take no new jobs; those that run go on."""
+        if not self._draining:
+            self._draining = True
+            log.info("worker.drain", jobs=len(self._legs))
+            self._tell_load(settled=True)
+
+    async def drained(self) -> None:
+        """Return once no job holds anything here."""
+        await self._legs.empty()
+
+    async def stop(self, grace_s: float) -> None:
+        """Drain for at most `grace_s`, end what still runs, and close everything that `start` opened."""
+        self.drain()
+        try:
+            if not await self._empty_within(grace_s):
+                for leg in self._legs:
+                    leg.end(Outcome.FAILED, Unavailable("The worker stopped before the job was done."))
+                if not await self._empty_within(_RELEASE_S):
+                    log.error("worker.unreleased", jobs=len(self._legs))
+        finally:
+            for outbox in tuple(self._outboxes):
+                outbox.close()
+            await self._engine_loop.stop()
+            await asyncio.to_thread(self._carrier.close, _CLOSE_S)
+        log.info("worker.stop", worker=str(self._identity.ref))
+
+    async def attach(self, commands: AsyncIterator[Command]) -> AsyncIterator[Report]:
+        info = self._known_info()
+        outbox = Outbox(await greet(commands, self._token), self.load)
+        self._outboxes.add(outbox)
+        log.info("router.attach", router=outbox.router)
+        reader = asyncio.create_task(self._serve(commands, outbox), name=f"attachment of {outbox.router}")
+        try:
+            yield Welcome(info, self.load)
+            while reports := await outbox.take():
+                for report in reports:
+                    yield report
+            if reader.done():
+                reader.result()
+        finally:
+            self._outboxes.discard(outbox)
+            reader.cancel()
+            await asyncio.wait({reader})
+            log.info("router.detach", router=outbox.router)
+
+    async def metrics(self) -> str:
+        return self._metrics.exposition()
+
+    def _known_info(self) -> WorkerInfo:
+        if self._info is None:
+            raise Unavailable("The worker is still starting.")
+        return self._info
+
+    async def _serve(self, commands: AsyncIterator[Command], outbox: Outbox) -> None:
+        """Do what the router says until its stream ends; then none of its jobs is wanted any more."""
+        try:
+            async for command in commands:
+                self._obey(command, outbox)
+                if outbox.closed:
+                    break
+        finally:
+            for leg in self._legs:
+                if leg.outbox is outbox:
+                    leg.end(Outcome.ABORTED)
+            outbox.close()
+
+    def _obey(self, command: Command, outbox: Outbox) -> None:
+        match command:
+            case Submit(job):
+                self._submit(job, outbox)
+            case Activate(key, first_token):
+                if leg := self._find(key, outbox):
+                    leg.activate(first_token)
+            case Abort(key):
+                if leg := self._find(key, outbox):
+                    leg.end(Outcome.ABORTED)
+            case Hello():
+                raise InvalidRequest("Hello comes once, as the first command.")
+
+    def _find(self, key: JobKey, outbox: Outbox) -> Leg | None:
+        """The router's own job of that key; another router's is none of its business."""
+        leg = self._legs.find(key)
+        return leg if leg is not None and leg.outbox is outbox else None
+
+    def _submit(self, job: Job, outbox: Outbox) -> None:
+        live = self._legs.find(job.key)
+        if live is not None and live.outcome is None:
+            self._refuse_duplicate(job, outbox, live)
+        elif self.failed.done():
+            self._reject(job, outbox, _dead())
+        elif self._draining or live is not None:
+            outbox.reply(Busy(job.key, RETRY_AFTER_S))
+        else:
+            self._size.see(blocks_for(len(job.tokens), self._engine.info.layout.block_tokens))
+            _LEGS[job.kind](job, outbox, self._station).begin()
+
+    def _refuse_duplicate(self, job: Job, outbox: Outbox, live: Leg) -> None:
+        if live.outbox is outbox:  # an ending would speak for the job that lives
+            log.warning("job.duplicate", job=str(job.key), router=outbox.router)
+        else:
+            self._reject(job, outbox, InvalidRequest(f"Job {job.key} is already here for another router."))
+
+    def _reject(self, job: Job, outbox: Outbox, error: HeadraceError) -> None:
+        self._metrics.jobs.labels(job.kind.value, Outcome.FAILED.value).inc()
+        outbox.ending(Ending(job.key, Outcome.FAILED, error))
+        log.warning("job.reject", job=str(job.key), error=error.kind.code)
+
+    def _on_step(self, output: StepOutput) -> None:
+        for sampled in output.sampled:
+            if leg := self._unended(sampled.key):
+                leg.sampled(sampled)
+        for finished in output.finished:
+            if leg := self._unended(finished.key):
+                leg.finished(finished)
+        for progress in output.progress:
+            if leg := self._unended(progress.key):
+                leg.progressed(progress)
+        if output.stored or output.evicted:
+            self._publish(output.stored, output.evicted)
+        self._engine_load = output.load
+        self._count(output)
+        self._tell_load(settled=output.idle)
+
+    def _unended(self, key: JobKey) -> Leg | None:
+        leg = self._legs.find(key)
+        return leg if leg is not None and leg.outcome is None else None
+
+    def _count(self, output: StepOutput) -> None:
+        load = output.load
+        self._metrics.generated_tokens.inc(len(output.sampled))
+        self._metrics.running.set(load.running)
+        self._metrics.waiting.set(load.waiting)
+        self._metrics.free_blocks.set(load.free_blocks)
+        if load.total_blocks:
+            self._metrics.kv_usage.set(1 - load.free_blocks / load.total_blocks)
+
+    def _tell_load(self, *, settled: bool) -> None:
+        load = self.load
+        for outbox in self._outboxes:
+            outbox.update(load, draining=self._draining or self.failed.done(), settled=settled)
+
+    def _on_report(self, report: TransferReport) -> None:
+        """On the transfer thread."""
+        self._event_loop.call_soon_threadsafe(self._close_transfer, report)
+
+    def _close_transfer(self, report: TransferReport) -> None:
+        if leg := self._legs.sending_or_receiving(report.transfer):
+            leg.transfer_closed(report)
+
+    def _on_failure(self, error: BaseException) -> None:
+        self.failed.set_result(error)
+        for leg in self._legs:
+            leg.end(Outcome.FAILED, _dead())
+        self._tell_load(settled=True)
+
+    async def _empty_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._legs.empty()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _dead() -> WorkerLost:
+    return WorkerLost("The worker's engine died.", remedy="The worker restarts; try again.")
