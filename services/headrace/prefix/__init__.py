@@ -1,0 +1,1 @@
+"""The prefix index: which worker holds which KV blocks."""

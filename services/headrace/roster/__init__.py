@@ -1,0 +1,1 @@
+"""The roster: which workers are alive, by leases that they must renew."""
