@@ -1,0 +1,118 @@
+"""Server-sent events: one HTTP response written while its events come.
+
+The status line waits for the first event, at most one keepalive interval, so that what fails at once fails with
+its own status. After that the status is 200; silence is filled with comments, and an error is an event
+`{"error": {...}}` after which the stream ends *without* `[DONE]`: `[DONE]` means that the answer is complete.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import structlog
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headrace.core.errors import Cancelled, HeadraceError, InternalError
+from headrace.gateway.context import RequestContext, context_of
+from headrace.gateway.errors import error_body, error_response, report_defect
+from headrace.gateway.presence import while_present
+
+DONE = b"data: [DONE]\n\n"
+KEEPALIVE = b": keepalive\n\n"
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_log = structlog.get_logger()
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """One event. JSON escapes line breaks, so the data is always one line."""
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends `events`, each encoded already, then `[DONE]`. Closes them when the client leaves."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], keepalive_s: float) -> None:
+        super().__init__(media_type="text/event-stream")
+        self._events = events
+        self._keepalive_s = keepalive_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = context_of(scope)
+        writer = _Writer(send, self._keepalive_s)
+        try:
+            error = await while_present(receive, self._write(writer, context))
+        except Cancelled:
+            context.outcome = "client_gone"
+            return
+        finally:
+            await self._events.aclose()
+        if error is None:
+            await writer.end(DONE)
+            return
+        context.outcome = "failed" if writer.started else "answered"
+        if writer.started:
+            await writer.end(event(error_body(error)))
+        else:
+            await error_response(error)(scope, receive, send)
+
+    async def _write(self, writer: "_Writer", context: RequestContext) -> HeadraceError | None:
+        """Writes until the events end; the error, if that is what ended them."""
+        beating = asyncio.create_task(writer.keep_alive())
+        try:
+            async with aclosing(self._events) as events:
+                async for data in events:
+                    await writer.write(data)
+        except HeadraceError as error:
+            report_defect(error, context.id)
+            return error
+        except Exception:
+            _log.exception("stream.crashed", request_id=context.id)
+            return InternalError("An exception ended the stream.")
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+        return None
+
+
+class _Writer:
+    """The response's body, written by two tasks: the events and the keepalive."""
+
+    def __init__(self, send: Send, keepalive_s: float) -> None:
+        self.started = False
+        self._send = send
+        self._keepalive_s = keepalive_s
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self._lock = asyncio.Lock()
+
+    async def write(self, data: bytes) -> None:
+        async with self._lock:
+            await self._start()
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self._last = self._loop.time()
+
+    async def end(self, data: bytes) -> None:
+        async with self._lock:
+            await self._start()
+            await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def keep_alive(self) -> None:
+        """Writes a comment whenever nothing was written for an interval. Runs until cancelled."""
+        while True:
+            wait = self._last + self._keepalive_s - self._loop.time()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            else:
+                await self.write(KEEPALIVE)
+
+    async def _start(self) -> None:
+        if not self.started:
+            self.started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
