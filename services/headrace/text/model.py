@@ -1,0 +1,84 @@
+"""TextModel: all that the router does between text and token ids for one model."""
+
+from collections.abc import Sequence
+
+from headrace.core.errors import InvalidRequest
+from headrace.core.generation import ChatPrompt, Prompt, TextPrompt
+from headrace.core.vocabulary import Vocabulary
+from headrace.modelfiles.files import ModelFiles
+from headrace.text.detokenize import Detokenizer
+from headrace.text.templates import ChatTemplate
+from headrace.text.tokenizer import ByteTokenizer
+
+
+class TextModel:
+    """One model's template and tokenizer. Every method may be called from any thread; `encode` may take long."""
+
+    def __init__(
+        self, tokenizer: ByteTokenizer, template: ChatTemplate | None, vocabulary: Vocabulary, bos: int | None
+    ):
+        """bos: the id that text prompts begin with, None where they do not."""
+        self._tokenizer = tokenizer
+        self._template = template
+        self._bos = bos
+        self.vocabulary = vocabulary
+
+    @staticmethod
+    def load(files: ModelFiles) -> "TextModel":
+        """Raises StartupError where tokenizer or template cannot be used."""
+        tokenizer = ByteTokenizer(files.tokenizer_json)
+        template = None
+        if files.chat_template is not None:
+            template = ChatTemplate(
+                files.chat_template,
+                bos_token=files.bos_token,
+                eos_token=files.eos_token,
+                control_tokens=tokenizer.control_ids,
+            )
+        vocabulary = Vocabulary(files.config.vocab_size, frozenset(files.stop_ids))
+        bos = tokenizer.control_ids.get(files.bos_token) if files.add_bos else None
+        return TextModel(tokenizer, template, vocabulary, bos)
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The ids the model is to read. Control tokens count in a raw text and in the template, not in messages.
+
+        Raises InvalidRequest for an empty prompt, ids that the model does not have, and messages that the model's
+        template refuses.
+        """
+        ids: Sequence[int]
+        if isinstance(prompt, ChatPrompt):
+            ids = self._encode_chat(prompt)
+        elif isinstance(prompt, TextPrompt):
+            ids = self._encode_text(prompt)
+        else:
+            ids = prompt.token_ids
+        if not ids:
+            raise InvalidRequest("The prompt is empty.", remedy="Send at least one token.")
+        self._require_known(ids)
+        return tuple(ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, control tokens left out. Raises InvalidRequest for ids that the model does not have."""
+        self._require_known(ids)
+        detokenizer = self.detokenizer()
+        return "".join([*map(detokenizer.push, ids), detokenizer.flush()])
+
+    def detokenizer(self) -> Detokenizer:
+        """A new one, for one answer."""
+        return Detokenizer(self._tokenizer.token_bytes)
+
+    def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
+        if self._template is None:
+            raise InvalidRequest("This model has no chat template.", remedy="Send a text prompt to /v1/completions.")
+        rendered = self._template.render(prompt.messages)
+        return self._tokenizer.encode_with_controls(rendered.text, rendered.stand_ins)
+
+    def _encode_text(self, prompt: TextPrompt) -> list[int]:
+        ids = self._tokenizer.encode_with_controls(prompt.text)
+        if self._bos is None or ids[:1] == [self._bos]:
+            return ids
+        return [self._bos, *ids]
+
+    def _require_known(self, ids: Sequence[int]) -> None:
+        if ids and (min(ids) < 0 or max(ids) >= self.vocabulary.size):
+            raise InvalidRequest(f"A token id lies outside the vocabulary of {self.vocabulary.size} tokens.")
