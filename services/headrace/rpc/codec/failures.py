@@ -3,7 +3,6 @@
 from headrace.core.errors import HeadraceError, from_code
 from headrace.rpc.v1 import inference_pb2 as pb
 
-
 MAX_SENTENCE_BYTES = 1000
 
 

@@ -151,6 +151,16 @@ def _decode_usage(message: pb.Usage) -> Usage:
     return Usage(message.prompt_tokens, message.completion_tokens, message.cached_tokens)
 
 
+@refusing("The request")
+def encode_tokenize(model: str, prompt: Prompt) -> pb.TokenizeRequest:
+    return pb.TokenizeRequest(model=model, prompt=encode_prompt(prompt))
+
+
+@refusing("The request")
+def encode_detokenize(model: str, ids: tuple[int, ...]) -> pb.DetokenizeRequest:
+    return pb.DetokenizeRequest(model=model, token_ids=token_ids(ids))
+
+
 @refusing("The tokenized prompt")
 def encode_tokenized(tokenized: Tokenized) -> pb.Tokenized:
     return pb.Tokenized(token_ids=token_ids(tokenized.token_ids), max_model_len=tokenized.max_model_len)

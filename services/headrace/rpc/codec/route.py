@@ -9,6 +9,11 @@ from headrace.rpc.v1 import fleet_pb2 as pb
 _PHASE = EnumCodec(Phase, pb.Phase, "PHASE_")
 
 
+@refusing("The request's id")
+def encode_explain(request: str) -> pb.ExplainRequest:
+    return pb.ExplainRequest(request=request)
+
+
 @refusing("The explanation")
 def encode_explanation(explanation: Explanation) -> pb.Explanation:
     return pb.Explanation(
