@@ -16,13 +16,13 @@ from headrace.core.errors import HeadraceError, StartupError
 
 COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
     "up": (config.UpConfig, "headrace.up:run"),
-    "frontend": (config.FrontendConfig, "headrace.bootstrap:run_frontend"),
-    "gateway": (config.GatewayConfig, "headrace.bootstrap:run_gateway"),
-    "router": (config.RouterConfig, "headrace.bootstrap:run_router"),
-    "worker": (config.WorkerConfig, "headrace.bootstrap:run_worker"),
-    "chat": (config.ChatConfig, "headrace.terminal.chat:run"),
-    "status": (config.StatusConfig, "headrace.terminal.status:run"),
-    "explain": (config.ExplainConfig, "headrace.terminal.explain:run"),
+    "frontend": (config.FrontendConfig, "headrace.bootstrap.frontend:run_frontend"),
+    "gateway": (config.GatewayConfig, "headrace.bootstrap.frontend:run_gateway"),
+    "router": (config.RouterConfig, "headrace.bootstrap.frontend:run_router"),
+    "worker": (config.WorkerConfig, "headrace.bootstrap.worker:run"),
+    "chat": (config.ChatConfig, "headrace.bootstrap.terminal:run_chat"),
+    "status": (config.StatusConfig, "headrace.bootstrap.terminal:run_status"),
+    "explain": (config.ExplainConfig, "headrace.bootstrap.terminal:run_explain"),
 }
 USAGE_ERROR = 2
 

@@ -49,7 +49,7 @@ class _Engine(ProcessConfig):
         "auto", description="weights and KV; auto is bfloat16"
     )
     max_model_len: int | None = Field(None, ge=16, description="context in tokens; default: the model's")
-    max_num_seqs: int = Field(32, ge=1, le=4096, description="sequences a worker runs at once")
+    max_num_seqs: int = Field(64, ge=1, le=4096, description="sequences a worker runs at once")
     max_num_batched_tokens: int = Field(128, ge=16, description="tokens of one engine step")
     kv_cache_memory_bytes: int = Field(2**30, ge=1, description="bytes of KV pages a worker holds")
     enable_prefix_caching: bool = Field(True, description="reuse KV of equal prefixes")

@@ -7,9 +7,9 @@ import asyncio
 import json
 import math
 import os
-import signal
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from headrace.modelfiles.files import ModelFiles
 from headrace.modelfiles.resolve import resolve
 from headrace.placement.preflight import require_free_port, require_memory
 from headrace.placement.processes import ProcessSpec
+from headrace.placement.stop import Stop
 from headrace.placement.supervisor import Supervisor
 from headrace.store.server import EmbeddedRedis
 from headrace.telemetry import logs
@@ -37,10 +38,10 @@ _FRONTEND = "frontend"
 async def run(config: UpConfig) -> None:
     """Serve until SIGINT or SIGTERM. Raises StartupError if the cluster cannot come up; nothing is left then."""
     logs.setup("up", level=config.log_level, as_json=config.log_json)
-    stop = _stop_on_signals()
+    stop = await Stop.arm(lifeline=config.lifeline)
     files = await asyncio.to_thread(_preflight, config)
     directory = Path(tempfile.mkdtemp(prefix="headrace-"))
-    async with EmbeddedRedis.unless(config.redis_url) as redis_url:
+    async with _redis(config.redis_url) as redis_url:
         _say("redis", redis_url)
         board = _Board(config, redis_url, directory)
         supervisor = Supervisor(board.on_ready, grace_s=_GRACE_S)
@@ -69,6 +70,16 @@ def process_specs(config: UpConfig, redis_url: str, directory: Path) -> list[Pro
             specs.append(_spec("worker", name, worker, threads, directory))
     frontend = configuration.derive(FrontendConfig, config, **shared)
     return [*specs, _spec("frontend", _FRONTEND, frontend, 1, directory)]
+
+
+@asynccontextmanager
+async def _redis(url: str) -> AsyncIterator[str]:
+    """The address of a Redis: the one given, or one of our own for as long as the block runs."""
+    if url:
+        yield url
+        return
+    async with EmbeddedRedis() as server:
+        yield server.url
 
 
 def _spec(command: str, name: str, config: configuration.ProcessConfig, threads: int, directory: Path) -> ProcessSpec:
@@ -111,8 +122,8 @@ async def _start(supervisor: Supervisor, board: "_Board", specs: list[ProcessSpe
             await asyncio.sleep(_POLL_S)
 
 
-async def _or_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work` to its end (True), or give it up when `stop` is set first (False)."""
+async def _or_stopped(stop: Stop, work: Coroutine[Any, Any, None]) -> bool:
+    """Run `work` to its end (True), or give it up when the process is asked to stop first (False)."""
     task = asyncio.create_task(work)
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -124,21 +135,6 @@ async def _or_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> b
         for each in (task, stopped):
             each.cancel()
         await asyncio.gather(task, stopped, return_exceptions=True)
-
-
-def _stop_on_signals() -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set; the second signal ends the process at once (children follow)."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def on_signal() -> None:
-        if stop.is_set():
-            os._exit(130)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
-    return stop
 
 
 def _summary(config: UpConfig, files: ModelFiles) -> str:

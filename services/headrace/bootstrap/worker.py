@@ -1,0 +1,139 @@
+"""A worker process: engine, carrier, gRPC service, lease and index entry, put together and taken apart in order."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+
+from headrace.bootstrap import announce
+from headrace.config import WorkerConfig
+from headrace.core.errors import StartupError
+from headrace.core.fleet import Role, WorkerInfo, WorkerRef
+from headrace.core.pages import PagePort
+from headrace.engine.build import build_engine
+from headrace.engine.engine import Engine
+from headrace.engine.fake import build_fake_engine
+from headrace.engine.options import EngineOptions
+from headrace.modelfiles.resolve import resolve
+from headrace.placement.stop import Stop
+from headrace.prefix.publisher import Publisher
+from headrace.prefix.redis_index import RedisIndex
+from headrace.roster.lease import Lease
+from headrace.roster.redis_roster import RedisRoster
+from headrace.rpc.server import serve
+from headrace.store.connection import Store
+from headrace.telemetry import logs
+from headrace.telemetry.metrics import WorkerMetrics
+from headrace.text.model import TextModel
+from headrace.transfer.carrier import TransferReport
+from headrace.transfer.factory import make_link
+from headrace.transfer.thread import TransferThread
+from headrace.worker.identity import Identity
+from headrace.worker.service import Worker
+
+log = structlog.get_logger()
+
+_GRACE_S = 8.0
+_SERVER_GRACE_S = 1.0
+_ENGINE_DIED = 1
+
+
+async def run(config: WorkerConfig) -> int:
+    """Serve until asked to stop (exit code 0) or until the engine dies (1). Raises StartupError."""
+    name = config.name or f"{config.role}-{os.getpid()}"
+    logs.setup(name, level=config.log_level, as_json=config.log_json)
+    if not config.redis_url:
+        raise StartupError("A worker needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
+    stop = await Stop.arm(lifeline=config.lifeline)
+    model, engine = await asyncio.to_thread(_load, config)
+    ref = WorkerRef(name, secrets.token_hex(8))
+    identity = Identity(ref, Role(config.role), config.served_model_name or model, config.link)
+    async with AsyncExitStack() as closing:
+        store = Store(config.redis_url)
+        closing.push_async_callback(store.close)
+        publisher = Publisher(RedisIndex(store, fleet=config.fleet), ref, ttl_s=config.lease_ttl_s)
+        worker, info = await _serve(config, identity, engine, publisher, closing)
+        _keep(closing, "publisher", publisher.run())
+        _keep(closing, "lease", _lease(config, store, info, publisher).run())
+        announce.ready(worker=ref.worker, incarnation=ref.incarnation, role=config.role, address=info.address)
+        return await _until(stop, worker)
+
+
+def _load(config: WorkerConfig) -> tuple[str, Engine]:
+    files = resolve(config.model, config.cache_dir.expanduser())
+    vocabulary = TextModel.load(files).vocabulary
+    options = EngineOptions(
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+        enable_prefix_caching=config.enable_prefix_caching,
+        threads=config.threads,
+    )
+    build = build_fake_engine if config.engine == "fake" else build_engine
+    return files.name, build(files, vocabulary, options)
+
+
+async def _serve(
+    config: WorkerConfig, identity: Identity, engine: Engine, publisher: Publisher, closing: AsyncExitStack
+) -> tuple[Worker, WorkerInfo]:
+    """The worker behind its gRPC port. Closing ends the worker first, so that routers hear how their jobs ended."""
+    metrics = WorkerMetrics()
+
+    def make_carrier(pages: PagePort, report: Callable[[TransferReport], None]) -> TransferThread:
+        link = make_link(config.link, config.host, tls=config.ucx_tls)
+        return TransferThread(config.link, link, pages, report, metrics.transfer)
+
+    token = config.worker_token.get_secret_value()
+    worker = Worker(engine, make_carrier, identity, metrics=metrics, publish=publisher.publish, token=token)
+    await worker.start()
+    try:
+        server = await serve(f"{config.host}:{config.port}", worker=worker)
+    except BaseException:
+        await worker.stop(0.0)
+        raise
+    closing.push_async_callback(server.stop, _SERVER_GRACE_S)
+    closing.push_async_callback(worker.stop, _GRACE_S)
+    info = worker.announce(f"{config.host}:{server.port}")
+    await server.set_ready(True)
+    return worker, info
+
+
+def _lease(config: WorkerConfig, store: Store, info: WorkerInfo, publisher: Publisher) -> Lease:
+    return Lease(
+        RedisRoster(store, fleet=config.fleet),
+        info,
+        renew_also=publisher.renew,
+        leave_also=publisher.drop,
+        ttl_s=config.lease_ttl_s,
+        every_s=config.lease_every_s,
+    )
+
+
+def _keep(closing: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` beside everything else until the stack closes."""
+    task = asyncio.create_task(work, name=name)
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.wait({task})
+
+    closing.push_async_callback(end)
+
+
+async def _until(stop: Stop, worker: Worker) -> int:
+    asked = asyncio.create_task(stop.wait())
+    either: set[asyncio.Future[Any]] = {asked, worker.failed}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
+    if worker.failed.done():
+        log.error("worker.failed", reason=repr(worker.failed.result()))
+        return _ENGINE_DIED
+    return 0

@@ -1,0 +1,50 @@
+"""When a process should stop: a signal, or the end of its lifeline. One event that everything waits for."""
+
+import asyncio
+import os
+import signal
+import sys
+
+_INTERRUPTED = 130
+
+
+class Stop:
+    """`wait()` returns once the process was asked to stop. A second signal ends the process at once."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._transport: asyncio.BaseTransport | None = None
+
+    @staticmethod
+    async def arm(*, lifeline: bool) -> "Stop":
+        """Listen for SIGINT and SIGTERM and, with `lifeline`, for the closing of standard input."""
+        stop = Stop()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop._on_signal)
+        if lifeline:
+            stop._transport, _ = await loop.connect_read_pipe(lambda: _Lifeline(stop), sys.stdin)
+        return stop
+
+    @property
+    def asked(self) -> bool:
+        return self._event.is_set()
+
+    def ask(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+    def _on_signal(self) -> None:
+        if self._event.is_set():
+            os._exit(_INTERRUPTED)
+        self._event.set()
+
+
+class _Lifeline(asyncio.Protocol):
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop.ask()

@@ -1,0 +1,68 @@
+"""`headrace explain ID`: where a request went, what was weighed, how it ended."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from headrace.terminal.client import answer, gateway
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainOptions:
+    url: str
+    api_key: str
+    request: str
+    as_json: bool
+
+
+def show(options: ExplainOptions) -> int:
+    """Print it. Raises NotFound for a request that is not among the router's last ones."""
+    with gateway(options.url, options.api_key) as client:
+        told = answer(client.get(f"/v1/requests/{options.request}/explain"))
+    if options.as_json:
+        print(json.dumps(told, indent=2))
+        return 0
+    console = Console()
+    console.print(
+        f"{told['request']}  {told['model']}  {told['outcome']}  {told['prompt_tokens']} prompt tokens, "
+        f"{told['actual_cached_tokens']} cached, first token after {told['actual_ttft_ms']:.0f} ms",
+        highlight=False,
+    )
+    for number, route in enumerate(told["routes"], start=1):
+        console.print(_attempt(number, route))
+        for reason in route["reasons"]:
+            console.print(f"  {reason}", highlight=False)
+    console.print(_life(told["transitions"]), highlight=False)
+    return 0
+
+
+def _attempt(number: int, route: dict[str, Any]) -> Table:
+    title = (
+        f"attempt {number}: {route['cached_tokens']} tokens expected cached, TTFT {route['expected_ttft_ms']:.0f} ms"
+    )
+    table = Table("worker", "role", "cached", "running", "waiting", "credits", "cost ms", "why", title=title)
+    for candidate in route["candidates"]:
+        worker = candidate["worker"]
+        score = candidate["score"]
+        table.add_row(
+            f"{'→ ' if candidate['chosen'] else ''}{worker['worker']}@{worker['incarnation'][:8]}",
+            candidate["role"],
+            str(candidate["cached_tokens"]),
+            str(candidate["running"]),
+            str(candidate["waiting"]),
+            str(candidate["credits"]),
+            "-" if score is None else f"{score:.1f}",
+            candidate["why"],
+        )
+    return table
+
+
+def _life(transitions: list[dict[str, Any]]) -> str:
+    if not transitions:
+        return ""
+    began = transitions[0]["at"]
+    steps = [f"{step['after']} +{(step['at'] - began) * 1000:.0f} ms" for step in transitions]
+    return " → ".join([transitions[0]["before"], *steps])

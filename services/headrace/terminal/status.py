@@ -1,0 +1,53 @@
+"""`headrace status`: the fleet as a table for people, or as JSON."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from headrace.terminal.client import answer, gateway
+
+
+@dataclass(frozen=True, slots=True)
+class StatusOptions:
+    url: str
+    api_key: str
+    as_json: bool
+
+
+def show(options: StatusOptions) -> int:
+    """Print it. Exit code 0 if a chat would be answered, 1 if not."""
+    with gateway(options.url, options.api_key) as client:
+        status = answer(client.get("/v1/fleet"))
+    if options.as_json:
+        print(json.dumps(status, indent=2))
+    else:
+        Console().print(_table(status))
+        print(_summary(status))
+    return 0 if status["ready"] else 1
+
+
+def _summary(status: dict[str, Any]) -> str:
+    state = "ready" if status["ready"] else f"not ready: {status['reason']}"
+    return f"{state}; {status['requests_running']} running, {status['requests_waiting']} waiting"
+
+
+def _table(status: dict[str, Any]) -> Table:
+    table = Table("worker", "incarnation", "role", "model", "state", "jobs", "waiting", "free blocks", "credits", "pid")
+    for worker in status["workers"]:
+        info, load = worker["info"], worker["load"]
+        table.add_row(
+            info["ref"]["worker"],
+            info["ref"]["incarnation"][:8],
+            info["role"],
+            info["model"],
+            "draining" if worker["draining"] else "attached" if worker["attached"] else "away",
+            str(load["running"]),
+            str(load["waiting"]),
+            f"{load['free_blocks']}/{load['total_blocks']}",
+            str(load["credits"]),
+            str(info["pid"]),
+        )
+    return table
