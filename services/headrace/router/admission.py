@@ -1,0 +1,140 @@
+"""Admission: requests wait here, first come first served, until a route is possible. Nothing waits in a worker
+that could still go elsewhere.
+
+Knows nothing of workers: it is handed a way to try, and is woken when trying again may help.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable
+
+from headrace.core.errors import DeadlineExceeded, HeadraceError, Overloaded, Unavailable
+from headrace.core.route import Route
+from headrace.router.choose import NoRoute
+
+Take = Callable[[], Route | NoRoute]
+"""Finds a route and spends its credits in one go, or says why not."""
+
+
+class _Waiter:
+    def __init__(self, take: Take, group: Hashable, grace_s: float) -> None:
+        self.take = take
+        self.group = group
+        self.route: asyncio.Future[Route] = asyncio.get_running_loop().create_future()
+        self.refusal: NoRoute | None = None
+        self._grace_s = grace_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def told(self, refusal: NoRoute) -> None:
+        """While nobody could serve the request even with room, the grace runs down."""
+        self.refusal = refusal
+        if refusal.served:
+            self.close()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._grace_s, self._give_up)
+
+    def fail(self, error: HeadraceError) -> None:
+        if not self.route.done():
+            self.route.set_exception(error)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        assert self.refusal is not None
+        self.fail(Unavailable(self.refusal.reason, retry_after_s=self.refusal.retry_after_s))
+
+
+class Admission:
+    """limit: how many requests may wait. grace_s: how long one waits while no worker could serve it at all."""
+
+    def __init__(self, limit: int, grace_s: float, gauge: Callable[[float], object]) -> None:
+        self._limit = limit
+        self._grace_s = grace_s
+        self._gauge = gauge
+        self._queue: deque[_Waiter] = deque()
+        self._scheduled: asyncio.Handle | None = None
+        self._alarms: set[asyncio.TimerHandle] = set()
+        self._closed: HeadraceError | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    async def admit(self, take: Take, group: Hashable, deadline: float, *, ahead: bool = False) -> Route:
+        """A route, its credits spent. Raises Overloaded (queue full), Unavailable (nobody could serve it),
+        DeadlineExceeded (`deadline`, loop time, passed).
+
+        group: requests of one group need the same workers, so none overtakes another. ahead: the request has
+        been served before and waits in front, whatever the limit.
+        """
+        if self._closed is not None:
+            raise self._closed
+        refusal: NoRoute | None = None
+        if ahead or not any(waiter.group == group for waiter in self._queue):
+            outcome = take()
+            if isinstance(outcome, Route):
+                return outcome
+            refusal = outcome
+        if not ahead and len(self._queue) >= self._limit:
+            raise Overloaded(
+                f"{len(self._queue)} requests are waiting, which is the limit.",
+                remedy="Try again later.",
+                retry_after_s=1.0 if refusal is None else refusal.retry_after_s,
+            )
+        return await self._wait(_Waiter(take, group, self._grace_s), refusal, deadline, ahead)
+
+    def wake(self) -> None:
+        """Something changed that may make a route possible: try those who wait, soon and once."""
+        if self._queue and self._scheduled is None:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._serve)
+
+    def wake_after(self, seconds: float) -> None:
+        """Something will have changed by then."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        self._alarms = {alarm for alarm in self._alarms if alarm.when() > due}
+        self._alarms.add(loop.call_later(seconds, self.wake))
+
+    def close(self, error: HeadraceError) -> None:
+        """Refuse all who wait and all who come."""
+        self._closed = error
+        for waiter in self._queue:
+            waiter.fail(error)
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        for alarm in self._alarms:
+            alarm.cancel()
+
+    async def _wait(self, waiter: _Waiter, refusal: NoRoute | None, deadline: float, ahead: bool) -> Route:
+        if refusal is not None:
+            waiter.told(refusal)
+        else:
+            self.wake()
+        (self._queue.appendleft if ahead else self._queue.append)(waiter)
+        self._gauge(len(self._queue))
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await waiter.route
+        except TimeoutError:
+            why = waiter.refusal.reason if waiter.refusal is not None else "Others were waiting in front."
+            raise DeadlineExceeded(f"The request's time ran out while it waited for a worker. {why}") from None
+        finally:
+            waiter.close()
+            self._queue.remove(waiter)
+            self._gauge(len(self._queue))
+
+    def _serve(self) -> None:
+        self._scheduled = None
+        refusals: dict[Hashable, NoRoute] = {}
+        for waiter in self._queue:
+            if waiter.route.done():
+                continue
+            outcome = refusals.get(waiter.group) or waiter.take()
+            if isinstance(outcome, Route):
+                waiter.route.set_result(outcome)
+            else:
+                refusals[waiter.group] = outcome
+                waiter.told(outcome)

@@ -1,0 +1,158 @@
+"""One standing `Attach` stream to one worker incarnation: commands out, reports to the legs they are about.
+
+When the stream breaks, every job on it is lost at once. Knows no routes and does not reconnect.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Protocol, cast
+
+import structlog
+
+from headrace.core.errors import Unavailable, WorkerLost
+from headrace.core.fleet import Load, WorkerInfo, WorkerState
+from headrace.core.jobs import (
+    Activate,
+    Busy,
+    Ending,
+    Events,
+    Granted,
+    Hello,
+    Job,
+    JobKey,
+    Report,
+    Submit,
+    TokenEvent,
+    Welcome,
+)
+from headrace.router.commands import CommandQueue
+from headrace.router.ledger import Ledger
+from headrace.router.leg import Inbox, Leg, Lost, Word
+from headrace.rpc.contracts import WorkerService
+
+log = structlog.get_logger()
+
+
+class Connection(WorkerService, Protocol):
+    """A worker over something that must be closed."""
+
+    async def close(self) -> None: ...
+
+
+class Attachment:
+    """One worker incarnation.
+
+    was_welcomed: the last stream got as far as a welcome.
+    changed: called when the worker's load, or whether it is attached, changed.
+    """
+
+    def __init__(self, info: WorkerInfo, ledger: Ledger, changed: Callable[[], None]) -> None:
+        self.info = info
+        self._ledger = ledger
+        self._changed = changed
+        self._load = Load()
+        self._draining = False
+        self._legs: dict[JobKey, Leg] = {}
+        self._commands: CommandQueue | None = None
+        self._connection: Connection | None = None
+        self.was_welcomed = False
+
+    @property
+    def attached(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def connection(self) -> Connection | None:
+        """The live connection, for the worker's other calls."""
+        return self._connection
+
+    @property
+    def state(self) -> WorkerState:
+        return WorkerState(self.info, self._load, self.attached, self._draining)
+
+    def submit(self, job: Job, inbox: Inbox) -> Leg:
+        """Send a job; words about it arrive in `inbox`. Raises WorkerLost if the worker is not attached."""
+        if self._commands is None or not self.attached:
+            raise WorkerLost(f"Worker {self.info.ref} is not attached any more.")
+        leg = Leg(job.key, self.info.ref, inbox, self._activate, self._abort)
+        self._legs[job.key] = leg
+        self._commands.put(Submit(job))
+        return leg
+
+    async def run(self, connection: Connection, hello: Hello, welcome_s: float) -> None:
+        """Attach and serve reports until the stream breaks. Always raises; WorkerLost where the worker left."""
+        self.was_welcomed = False
+        self._commands = commands = CommandQueue(hello)
+        reports = cast("AsyncGenerator[Report, None]", connection.attach(commands.stream()))
+        try:
+            async with aclosing(reports):
+                self._welcomed(await _first(reports, welcome_s), connection)
+                async for report in reports:
+                    self._take(report)
+            raise WorkerLost(f"Worker {self.info.ref} ended its stream.")
+        finally:
+            commands.close()
+            self._break()
+
+    def _welcomed(self, welcome: Welcome, connection: Connection) -> None:
+        if welcome.info.ref != self.info.ref:
+            raise Unavailable(f"{self.info.address} answers as {welcome.info.ref}, not as {self.info.ref}.")
+        self.info = welcome.info
+        self._load, self._draining, self._connection = welcome.load, False, connection
+        self.was_welcomed = True
+        log.info("worker.attached", worker=str(self.info.ref), role=self.info.role.value, credits=welcome.load.credits)
+        self._changed()
+
+    def _take(self, report: Report) -> None:
+        match report:
+            case Granted(key) | Busy(key):
+                self._tell(key, report)
+            case Events(tokens, endings, load, draining):
+                news: tuple[TokenEvent | Ending, ...] = (*tokens, *endings)
+                self._ledger.reflect(self.info.ref, self._load, load, [event.key for event in news])
+                self._load, self._draining = load, draining
+                for event in news:
+                    self._tell(event.key, event)
+                self._changed()
+            case Welcome():
+                log.warning("report.unexpected", worker=str(self.info.ref), report="welcome")
+
+    def _tell(self, key: JobKey, word: Word) -> None:
+        leg = self._legs.get(key)
+        if leg is None:
+            log.debug("report.stale", worker=str(self.info.ref), job=str(key))
+            return
+        leg.tell(word)
+        if leg.ended.is_set():
+            del self._legs[key]
+
+    def _activate(self, key: JobKey, first_token: int) -> None:
+        if self._commands is not None:
+            self._commands.put(Activate(key, first_token))
+
+    def _abort(self, key: JobKey) -> None:
+        if self._commands is not None and self._commands.abort(key):
+            self._legs.pop(key).ended.set()
+
+    def _break(self) -> None:
+        was_attached, self._connection, self._commands = self.attached, None, None
+        self._load = Load()
+        legs, self._legs = self._legs, {}
+        lost = Lost(WorkerLost(f"Worker {self.info.ref} was lost while it held the request."))
+        for leg in legs.values():
+            leg.tell(lost)
+        if was_attached:
+            log.warning("worker.lost", worker=str(self.info.ref), jobs=len(legs))
+            self._changed()
+
+
+async def _first(reports: AsyncIterator[Report], welcome_s: float) -> Welcome:
+    try:
+        async with asyncio.timeout(welcome_s):
+            report = await anext(reports, None)
+    except TimeoutError:
+        raise WorkerLost(f"The worker did not answer within {welcome_s:g} s.") from None
+    if not isinstance(report, Welcome):
+        raise WorkerLost("The worker did not open its stream with a welcome.")
+    return report

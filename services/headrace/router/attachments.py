@@ -1,0 +1,180 @@
+"""Keeps one attachment per member of the roster, through reconnects and replacements; owns the tasks that do.
+
+A live attachment outranks a missing lease; a newer incarnation replaces an older one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from headrace.core.errors import HeadraceError, WorkerLost
+from headrace.core.fleet import WorkerInfo, WorkerRef, WorkerState
+from headrace.core.jobs import Hello, Job
+from headrace.router.attachment import Attachment, Connection
+from headrace.router.ledger import Ledger
+from headrace.router.leg import Inbox, Leg
+
+log = structlog.get_logger()
+
+Connect = Callable[[WorkerInfo], Connection]
+
+
+class Membership(Protocol):
+    """What is asked of the roster."""
+
+    def watch(self) -> AsyncIterator[tuple[WorkerInfo, ...]]:
+        """All members now, then all members again whenever they changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds. welcome_s: for connecting and the welcome. Waits between tries double from first_s to most_s."""
+
+    welcome_s: float = 5.0
+    first_s: float = 0.1
+    most_s: float = 2.0
+
+
+@dataclass(slots=True)
+class _Kept:
+    attachment: Attachment
+    task: asyncio.Task[None]
+    leased: bool = True
+
+
+class Attachments:
+    """fits: why a worker cannot belong to this router's fleet, or "". changed: called on any change of state."""
+
+    def __init__(
+        self,
+        *,
+        roster: Membership,
+        connect: Connect,
+        hello: Hello,
+        fits: Callable[[WorkerInfo], str],
+        ledger: Ledger,
+        changed: Callable[[], None],
+        patience: Patience,
+    ) -> None:
+        self._roster = roster
+        self._connect = connect
+        self._hello = hello
+        self._fits = fits
+        self._ledger = ledger
+        self._changed = changed
+        self._patience = patience
+        self._kept: dict[WorkerRef, _Kept] = {}
+        self._refused: dict[WorkerRef, str] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._follower: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._follower = asyncio.create_task(self._follow(), name="router.roster")
+
+    async def stop(self) -> None:
+        """Detach from every worker, which aborts what this router still has there."""
+        tasks = [kept.task for kept in self._kept.values()] + list(self._leaving)
+        if self._follower is not None:
+            tasks.append(self._follower)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._kept.clear()
+
+    @property
+    def states(self) -> tuple[WorkerState, ...]:
+        """Every member that fits, attached or not, by name."""
+        return tuple(self._kept[ref].attachment.state for ref in sorted(self._kept))
+
+    @property
+    def connections(self) -> tuple[tuple[WorkerInfo, Connection], ...]:
+        """Every attached worker with its live connection."""
+        kept = (self._kept[ref].attachment for ref in sorted(self._kept))
+        return tuple((one.info, one.connection) for one in kept if one.connection is not None)
+
+    def submit(self, worker: WorkerRef, job: Job, inbox: Inbox) -> Leg:
+        """Send a job to a worker. Raises WorkerLost if it is not attached."""
+        kept = self._kept.get(worker)
+        if kept is None:
+            raise WorkerLost(f"Worker {worker} has left the fleet.")
+        return kept.attachment.submit(job, inbox)
+
+    async def _follow(self) -> None:
+        """The roster's word, for as long as the router lives; without it the last word stands."""
+        delay = self._patience.first_s
+        while True:
+            try:
+                async for members in self._roster.watch():
+                    delay = self._patience.first_s
+                    self._reconcile(members)
+            except HeadraceError as error:
+                log.warning("roster.unavailable", error=str(error), retry_s=delay)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, self._patience.most_s)
+
+    def _reconcile(self, members: Iterable[WorkerInfo]) -> None:
+        fitting = {info.ref: info for info in members if self._admissible(info)}
+        current = {ref.worker for ref in fitting}
+        for ref, kept in list(self._kept.items()):
+            kept.leased = ref in fitting
+            replaced = not kept.leased and ref.worker in current
+            if replaced or not (kept.leased or kept.attachment.attached):
+                self._drop(ref, "replaced" if replaced else "lease ended")
+        for ref, info in fitting.items():
+            if ref not in self._kept:
+                attachment = Attachment(info, self._ledger, self._changed)
+                self._kept[ref] = _Kept(attachment, asyncio.create_task(self._keep(ref), name=f"attach.{ref}"))
+        self._changed()
+
+    def _admissible(self, info: WorkerInfo) -> bool:
+        reason = self._fits(info)
+        if reason and self._refused.get(info.ref) != reason:
+            log.warning("worker.refused", worker=str(info.ref), reason=reason)
+        self._refused = {ref: why for ref, why in self._refused.items() if ref.worker != info.ref.worker}
+        if reason:
+            self._refused[info.ref] = reason
+        return not reason
+
+    def _drop(self, ref: WorkerRef, why: str) -> None:
+        kept = self._kept.pop(ref)
+        log.info("worker.dropped", worker=str(ref), why=why)
+        self._leaving.add(kept.task)
+        kept.task.add_done_callback(self._leaving.discard)
+        kept.task.cancel()
+        self._ledger.forget(ref)
+
+    async def _keep(self, ref: WorkerRef) -> None:
+        """Attach again and again while the lease lives."""
+        kept = self._kept[ref]
+        delay = self._patience.first_s
+        while True:
+            await self._attach_once(kept.attachment)
+            if kept.attachment.was_welcomed:
+                delay = self._patience.first_s
+            if not kept.leased:
+                break
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, self._patience.most_s)
+        if self._kept.get(ref) is kept:
+            del self._kept[ref]
+            self._ledger.forget(ref)
+            log.info("worker.dropped", worker=str(ref), why="lease ended")
+            self._changed()
+
+    async def _attach_once(self, attachment: Attachment) -> None:
+        """One stream from opening to break."""
+        try:
+            connection = self._connect(attachment.info)
+            try:
+                await attachment.run(connection, self._hello, self._patience.welcome_s)
+            finally:
+                await connection.close()
+        except HeadraceError as error:
+            log.warning("attachment.ended", worker=str(attachment.info.ref), error=str(error))
+        except Exception:
+            # Whatever a worker or its connection does costs that worker only; its lease decides what is next.
+            log.exception("attachment.failed", worker=str(attachment.info.ref))

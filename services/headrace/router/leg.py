@@ -1,0 +1,68 @@
+"""One job at one worker, as the conductor holds it: what may be sent to it and what comes from it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.core.errors import HeadraceError
+from headrace.core.fleet import WorkerRef
+from headrace.core.jobs import Busy, Ending, Granted, JobKey, TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The worker is gone, or its stream is."""
+
+    error: HeadraceError
+
+
+Word = Granted | Busy | TokenEvent | Ending | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A word about a leg. leg is None when it is about the request as a whole."""
+
+    leg: "Leg | None"
+    word: Word
+
+
+Inbox = asyncio.Queue[Notice]
+
+
+class Leg:
+    """Made by an attachment. ended: the worker holds nothing of the job any more."""
+
+    def __init__(
+        self,
+        key: JobKey,
+        worker: WorkerRef,
+        inbox: Inbox,
+        on_activate: Callable[[JobKey, int], None],
+        on_abort: Callable[[JobKey], None],
+    ) -> None:
+        self.key = key
+        self.worker = worker
+        self.ended = asyncio.Event()
+        self._inbox = inbox
+        self._on_activate = on_activate
+        self._on_abort = on_abort
+        self._abandoned = False
+
+    def activate(self, first_token: int) -> None:
+        """Start the granted decode job."""
+        if not self.ended.is_set():
+            self._on_activate(self.key, first_token)
+
+    def abort(self) -> None:
+        """End the job at the worker and hear no more of it but `ended`. Twice is once."""
+        if not self.ended.is_set() and not self._abandoned:
+            self._on_abort(self.key)
+        self._abandoned = True
+
+    def tell(self, word: Word) -> None:
+        """The attachment's side: a report about this job came."""
+        if isinstance(word, Busy | Ending | Lost):
+            self.ended.set()
+        if not self._abandoned:
+            self._inbox.put_nowait(Notice(self, word))

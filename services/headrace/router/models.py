@@ -1,0 +1,73 @@
+"""The models a router serves, by name, and what it needs of each: text in, text out, the context."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.core.errors import ModelNotFound
+from headrace.core.fleet import WorkerInfo
+from headrace.core.generation import Prompt
+from headrace.core.vocabulary import Vocabulary
+
+
+class Detokenizer(Protocol):
+    """Ids to text, an incomplete character held back."""
+
+    def push(self, token_id: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class TextModel(Protocol):
+    """The text side of a model. `encode` may take long and is called on a thread."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def detokenizer(self) -> Detokenizer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """max_model_len: the context where no worker says otherwise. created: Unix seconds.
+
+    digest: the only model digest that workers of this name may have; empty takes any, and requests then never
+    mix workers of different digests.
+    """
+
+    name: str
+    text: TextModel
+    max_model_len: int
+    created: int
+    digest: bytes = b""
+
+
+class Models:
+    """Served names, without repetition."""
+
+    def __init__(self, served: Sequence[ServedModel]) -> None:
+        self._served = {model.name: model for model in served}
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._served.values())
+
+    def get(self, name: str) -> ServedModel:
+        """Raises ModelNotFound."""
+        if name not in self._served:
+            raise ModelNotFound(
+                f"There is no model named {name!r} here.", remedy=f"Served: {', '.join(sorted(self._served))}."
+            )
+        return self._served[name]
+
+    def misfit(self, info: WorkerInfo) -> str:
+        """Why a worker's model is none of these, or ""."""
+        model = self._served.get(info.model)
+        if model is None:
+            return f"serves {info.model}, which this router does not"
+        if model.digest and model.digest != info.model_digest:
+            return f"its {info.model} has digest {info.model_digest.hex()}, not {model.digest.hex()}"
+        return ""
