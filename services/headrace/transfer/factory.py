@@ -1,0 +1,39 @@
+"""The table of links: which name makes which, and what each needs. The one place where a link is picked."""
+
+from headrace.core.errors import StartupError
+from headrace.transfer.link import Link, LinkFactory
+from headrace.transfer.loopback import LoopbackLink, Switchboard
+from headrace.transfer.tcp import TcpLink
+
+LINK_NAMES = ("ucx", "tcp", "loopback")
+
+
+def make_link(
+    name: str, host: str = "127.0.0.1", *, tls: str = "tcp,self", switchboard: Switchboard | None = None
+) -> LinkFactory:
+    """A factory to be called on the transfer thread.
+
+    host: the IP address at which peers reach this worker. tls: UCX transports (`tcp,posix,self` adds shared memory).
+    switchboard: for `loopback`, shared by the workers of the process. Raises StartupError.
+    """
+    if name == "ucx":
+        return LinkFactory(name, lambda: _open_ucx(host, tls))
+    if name == "tcp":
+        return LinkFactory(name, lambda: TcpLink(host))
+    if name == "loopback" and switchboard is not None:
+        return LinkFactory(name, lambda: LoopbackLink(switchboard))
+    if name == "loopback":
+        raise StartupError("The loopback link joins workers of one process only.", remedy="Choose ucx or tcp.")
+    raise StartupError(f"There is no transfer link {name!r}.", remedy=f"Choose one of {', '.join(LINK_NAMES)}.")
+
+
+def _open_ucx(host: str, tls: str) -> Link:
+    # UCX is large and not on every platform: it is loaded by those who chose it.
+    try:
+        from headrace.transfer.ucx import UcxLink  # noqa: PLC0415
+    except ImportError as error:
+        raise StartupError(
+            f"The ucx link needs the UCX bindings, and they do not load here ({error}).",
+            remedy="Install them with `pip install 'headrace[worker]'`, or choose --transfer-link tcp.",
+        ) from error
+    return UcxLink(host, tls)

@@ -1,0 +1,135 @@
+"""Leg: what the two sides of a transfer have in common: a deadline, one report, slabs that go home when settled.
+
+Owns the closing word and the slabs under way. It knows no threads; the transfer thread drives `step`.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import structlog
+
+from headrace.core.errors import HeadraceError, TransferFailed
+from headrace.core.ticket import Ticket
+from headrace.transfer.carrier import Side, TransferReport, TransferStatus
+from headrace.transfer.link import END_UNIT, FrameId, Receipt
+from headrace.transfer.plan import Unit, units
+from headrace.transfer.site import Site
+from headrace.transfer.slabs import Slab, SlabPool, SlabState
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A unit's frame in the hands of the link."""
+
+    unit: Unit
+    slab: Slab
+    receipt: Receipt
+
+
+class Leg(ABC):
+    """One side of one transfer.
+
+    It is *open* until it reports. Afterwards it *drains*: no page is touched any more, and it lives only until the link
+    has let go of everything. `over` then says so, and every slab is back.
+    """
+
+    side: Side
+    drain_limit_s: float
+
+    def __init__(self, site: Site, ticket: Ticket, timeout_s: float, slabs: SlabPool) -> None:
+        self.site = site
+        self.ticket = ticket
+        self.units = units(ticket)
+        self.slabs = slabs
+        self.flights: dict[int, Flight] = {}
+        self.end: Receipt | None = None
+        self.began = site.clock()
+        self.limit = self.began + timeout_s
+        self.open = True
+        self.draining = True
+        self.settled_units = 0
+
+    @property
+    def over(self) -> bool:
+        ended = self.end is None or not self.end.pending
+        return not self.open and not self.flights and ended and not self.draining
+
+    @property
+    def due(self) -> float:
+        """Until when nothing happens by itself, on the site's clock."""
+        return self.limit if self.open or self.draining else float("inf")
+
+    def step(self, now: float) -> None:
+        """Do all that can be done now."""
+        if self.open and now >= self.limit:
+            self.fail(TransferFailed("The transfer did not complete in its time.", remedy="The request is retried."))
+        if self.open:
+            self.proceed()
+        if not self.open:
+            if self.draining and now >= self.limit:
+                self.give_up()
+            self.drain()
+
+    def cancel(self) -> None:
+        """Give the transfer up, if it has not been reported."""
+        if self.open:
+            self.close(TransferStatus.CANCELLED)
+
+    def fail(self, error: HeadraceError) -> None:
+        if self.open:
+            self.close(TransferStatus.FAILED, error)
+
+    def close(self, status: TransferStatus, error: HeadraceError | None = None) -> None:
+        """Report, once and for all. From here on no page is read or written."""
+        self.open = False
+        now = self.site.clock()
+        self.limit = now + self.drain_limit_s
+        self.closed(status)
+        if status is TransferStatus.FAILED:
+            self._quarantine_pending()
+        blocks = sum(unit.block_count for unit in self.units[: self.settled_units])
+        payload = blocks * self.ticket.layout.block_bytes
+        seconds = now - self.began
+        self.site.close_books(TransferReport(self.ticket.transfer, self.side, status, blocks, payload, seconds, error))
+
+    def give_up(self) -> None:
+        """Stop waiting for the peer: ask the link for everything back, and quarantine what it cannot return yet."""
+        self.draining = False
+        for flight in self.flights.values():
+            flight.receipt.withdraw()
+        self._quarantine_pending()
+        in_doubt = sum(flight.receipt.pending for flight in self.flights.values())
+        if in_doubt:
+            _log.warning("slabs.in_doubt", transfer=self.ticket.transfer.hex(), side=self.side.value, slabs=in_doubt)
+        if self.end is not None:
+            self.end.withdraw()
+
+    def _quarantine_pending(self) -> None:
+        for flight in self.flights.values():
+            if flight.receipt.pending and flight.slab.state is SlabState.POSTED:
+                self.slabs.quarantine(flight.slab)
+
+    def land(self, index: int) -> None:
+        """A unit's receipt is settled and its slab not needed any more."""
+        self.slabs.give_back(self.flights.pop(index).slab)
+
+    def land_settled(self) -> None:
+        for index in [index for index, flight in self.flights.items() if not flight.receipt.pending]:
+            self.land(index)
+
+    def frame_id(self, index: int = END_UNIT) -> FrameId:
+        return FrameId(self.ticket.transfer, index)
+
+    @abstractmethod
+    def proceed(self) -> None:
+        """Move an open transfer on."""
+
+    @abstractmethod
+    def closed(self, status: TransferStatus) -> None:
+        """The transfer was just closed, for better or worse: begin to let go."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Move a closed transfer towards its end; set `draining` to False when the peer needs nothing more."""

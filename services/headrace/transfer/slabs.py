@@ -1,0 +1,97 @@
+"""Staging slabs: the only memory that a peer may write or read, and who may have one when they are short.
+
+Owns the buffers and their states. It knows no link: its callers say when a receipt settled.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+import numpy as np
+
+
+class SlabState(Enum):
+    """posted: the link has it, either way. arrived: a whole frame stands in it, unverified. quarantined: a transfer
+    ended while the link still had it, so a peer may touch it yet."""
+
+    FREE = "free"
+    POSTED = "posted"
+    ARRIVED = "arrived"
+    QUARANTINED = "quarantined"
+
+
+class Slab:
+    """One buffer of the pool's fixed size. Only the pool changes its state."""
+
+    __slots__ = ("frame", "owner", "state")
+
+    def __init__(self, size: int) -> None:
+        self.frame = np.empty(size, dtype=np.uint8).data
+        self.state = SlabState.FREE
+        self.owner = b""
+
+
+class SlabPool:
+    """A bounded number of slabs, shared by transfers that each progress in unit order.
+
+    A transfer that holds none goes before one that wants more, the longest registered first, so as long as there are
+    no more transfers than slabs every one of them has at least one and none can wait for another.
+    """
+
+    def __init__(self, count: int, size: int, changed: Callable[[], None]) -> None:
+        """size: bytes of the largest frame. Memory is touched only when a slab is first used."""
+        self.slab_bytes = size
+        self._slabs = tuple(Slab(size) for _ in range(count))
+        self._free = list(reversed(self._slabs))
+        self._held: dict[bytes, int] = {}
+        self._counts = dict.fromkeys(SlabState, 0) | {SlabState.FREE: count}
+        self._changed = changed
+
+    @property
+    def counts(self) -> Mapping[SlabState, int]:
+        return self._counts
+
+    def register(self, owner: bytes) -> None:
+        """From now on a slab is kept back for `owner`, if there are enough."""
+        self._held.setdefault(owner, 0)
+
+    def unregister(self, owner: bytes) -> None:
+        held = self._held.pop(owner, 0)
+        assert held == 0, "a transfer that is over holds no slab"
+
+    def take(self, owner: bytes) -> Slab | None:
+        """A slab in state POSTED, or None while others go first. `owner` must be registered."""
+        if len(self._free) <= self._ahead_of(owner):
+            return None
+        slab = self._free.pop()
+        slab.owner = owner
+        self._held[owner] += 1
+        self._move(slab, SlabState.POSTED)
+        return slab
+
+    def arrive(self, slab: Slab) -> None:
+        self._move(slab, SlabState.ARRIVED)
+
+    def quarantine(self, slab: Slab) -> None:
+        self._move(slab, SlabState.QUARANTINED)
+
+    def give_back(self, slab: Slab) -> None:
+        """Only when the receipt of its frame is settled."""
+        self._move(slab, SlabState.FREE)
+        self._held[slab.owner] -= 1
+        self._free.append(slab)
+
+    def _ahead_of(self, owner: bytes) -> int:
+        if self._held[owner]:
+            return sum(not held for held in self._held.values())
+        ahead = 0
+        for other, held in self._held.items():
+            if other == owner:
+                break
+            ahead += not held
+        return ahead
+
+    def _move(self, slab: Slab, state: SlabState) -> None:
+        self._counts[slab.state] -= 1
+        self._counts[state] += 1
+        slab.state = state
+        self._changed()

@@ -1,0 +1,98 @@
+"""Transfers: all live legs of one worker, and how commands and time reach them.
+
+Owns which legs exist. It knows no threads: everything is called on one, the one that drives the link.
+"""
+
+from collections.abc import Callable
+
+import structlog
+
+from headrace.core.errors import HeadraceError, InternalError, InvalidRequest
+from headrace.core.ticket import Ticket
+from headrace.transfer.carrier import Side, TransferReport, TransferStatus
+from headrace.transfer.inbound import Inbound
+from headrace.transfer.leg import Leg
+from headrace.transfer.outbound import Outbound
+from headrace.transfer.plan import check_ticket
+from headrace.transfer.site import Site
+
+_log = structlog.get_logger()
+
+
+class Transfers:
+    """The legs under way. A leg leaves when it is over; its report came before or with that."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._legs: dict[tuple[bytes, Side], Leg] = {}
+        self._broken: HeadraceError | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self._legs
+
+    @property
+    def due(self) -> float:
+        """When `step` must run next even if nothing happens, on the site's clock."""
+        return min((leg.due for leg in self._legs.values()), default=float("inf"))
+
+    def receive(self, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:
+        def make() -> Leg:
+            if len(blocks) != ticket.block_count:
+                raise InvalidRequest(f"{len(blocks)} pages are no place for {ticket.block_count} blocks.")
+            return Inbound(self._site, ticket, blocks, timeout_s)
+
+        self._open(ticket, Side.RECEIVER, make)
+
+    def send(self, ticket: Ticket, timeout_s: float) -> None:
+        self._open(ticket, Side.SENDER, lambda: Outbound(self._site, ticket, timeout_s))
+
+    def advance(self, transfer: bytes, blocks: tuple[int, ...]) -> None:
+        leg = self._legs.get((transfer, Side.SENDER))
+        if isinstance(leg, Outbound):
+            leg.advance(blocks)
+
+    def cancel(self, transfer: bytes) -> None:
+        for side in Side:
+            leg = self._legs.get((transfer, side))
+            if leg is not None:
+                leg.cancel()
+
+    def cancel_all(self) -> None:
+        for leg in self._legs.values():
+            leg.cancel()
+
+    def give_up_all(self) -> None:
+        """Ask for everything back that peers still hold."""
+        for leg in self._legs.values():
+            leg.give_up()
+
+    def step(self) -> None:
+        """Let every leg do what it can. What fails inside one ends that one."""
+        for key, leg in list(self._legs.items()):
+            try:
+                leg.step(self._site.clock())
+            except Exception as error:
+                _log.exception("transfer.crashed", transfer=key[0].hex(), side=key[1].value)
+                leg.fail(InternalError(f"The transfer broke: {error}."))
+            if leg.over:
+                del self._legs[key]
+
+    def break_down(self, error: HeadraceError) -> None:
+        """The link is of no use any more: every transfer fails, now and from now on. Slabs stay where they are."""
+        self._broken = error
+        for leg in self._legs.values():
+            leg.fail(error)
+        self._legs.clear()
+
+    def _open(self, ticket: Ticket, side: Side, make: Callable[[], Leg]) -> None:
+        key = (ticket.transfer, side)
+        try:
+            if self._broken is not None:
+                raise self._broken
+            if key in self._legs:
+                raise InternalError("A transfer with this id is already under way.")
+            check_ticket(ticket, self._site.pages.layout, self._site.link_name, self._site.options.unit_blocks)
+            self._legs[key] = make()
+        except HeadraceError as error:
+            self._site.close_books(TransferReport(ticket.transfer, side, TransferStatus.FAILED, 0, 0, 0.0, error))
