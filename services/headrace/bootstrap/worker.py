@@ -87,7 +87,7 @@ async def _serve(
 
     def make_carrier(pages: PagePort, report: Callable[[TransferReport], None]) -> TransferThread:
         link = make_link(config.link, config.host, tls=config.ucx_tls)
-        return TransferThread(config.link, link, pages, report, metrics.transfer)
+        return TransferThread(link, pages, report, metrics.transfer)
 
     token = config.worker_token.get_secret_value()
     worker = Worker(engine, make_carrier, identity, metrics=metrics, publish=publisher.publish, token=token)
