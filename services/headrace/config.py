@@ -41,7 +41,7 @@ class ProcessConfig(BaseSettings):
     lifeline: bool = Field(False, description="stop when standard input closes: set by the supervisor")
 
 
-class _Engine(ProcessConfig):
+class EngineConfig(ProcessConfig):
     """How a replica runs; the names are vLLM's where the thing is the same."""
 
     engine: Literal["torch", "fake"] = Field("torch", description="fake: no weights, deterministic tokens")
@@ -59,7 +59,7 @@ class _Engine(ProcessConfig):
     lease_every_s: float = Field(3.0, gt=0, description="how often the lease is renewed")
 
 
-class WorkerConfig(_Engine):
+class WorkerConfig(EngineConfig):
     """Run one worker: it takes prefill, decode or local jobs from routers."""
 
     model: CliPositionalArg[str] = Field(_DEFAULT_MODEL, description="alias, directory, .gguf file or hub id")
@@ -84,23 +84,25 @@ class RouterConfig(ProcessConfig):
     max_queue: int = Field(1024, ge=1, description="requests that may wait for a worker")
 
 
-class _Http(ProcessConfig):
+class HttpConfig(ProcessConfig):
+    """Where a gateway listens and whom it answers."""
+
     host: str = Field(LOOPBACK, description="address to listen on for HTTP")
     port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0: any free one")
     api_keys: tuple[SecretStr, ...] = Field((), description="accepted API keys; none: no authentication")
 
 
-class GatewayConfig(_Http):
+class GatewayConfig(HttpConfig):
     """Run a gateway: the OpenAI-compatible HTTP door of a router elsewhere."""
 
     router: str = Field(f"{LOOPBACK}:9000", description="host:port of the router's gRPC service")
 
 
-class FrontendConfig(RouterConfig, _Http):
+class FrontendConfig(RouterConfig, HttpConfig):
     """Run gateway and router in one process."""
 
 
-class UpConfig(FrontendConfig, _Engine):
+class UpConfig(FrontendConfig, EngineConfig):
     """Run a whole cluster on this machine: Redis, frontend and workers. Ctrl-C drains and stops it."""
 
     prefill: int | None = Field(None, ge=0, le=64, description="prefill workers (1 unless a role is named)")
@@ -195,7 +197,7 @@ def child_environment(config: ProcessConfig, threads: int) -> dict[str, str]:
     """The environment of a child process: ours, the secrets, and its share of the cores."""
     environment = dict(os.environ)
     environment["HEADRACE_WORKER_TOKEN"] = config.worker_token.get_secret_value()
-    if isinstance(config, _Http):
+    if isinstance(config, HttpConfig):
         environment["HEADRACE_API_KEYS"] = json.dumps([key.get_secret_value() for key in config.api_keys])
     if threads:
         environment["OMP_NUM_THREADS"] = str(threads)

@@ -52,7 +52,7 @@ async def run(config: UpConfig) -> None:
                 _say("drain", "finishing what runs; Ctrl-C again stops at once")
         finally:
             await supervisor.stop()
-            _say("stopped", f"logs stay in {directory}")
+            _say("ended", f"logs stay in {directory}")
 
 
 def process_specs(config: UpConfig, redis_url: str, directory: Path) -> list[ProcessSpec]:
@@ -143,7 +143,7 @@ def _summary(config: UpConfig, files: ModelFiles) -> str:
 
 
 def _say(what: str, sentence: str) -> None:
-    print(f"{what:<8} {sentence}", flush=True)
+    print(f"{what:<5}  {sentence}", flush=True)
 
 
 class _Board:
@@ -158,7 +158,7 @@ class _Board:
         self._state[spec.name] = {"pid": str(pid), **said}
         if spec.name == _FRONTEND:
             self.url = said["url"]
-        _say(spec.name, f"ready, pid {pid}")
+        _say("start", f"{spec.name} serves, pid {pid}")
         if self._file is not None:
             draft = self._file.with_suffix(".tmp")
             draft.write_text(json.dumps(self._state, indent=2))

@@ -4,6 +4,7 @@ Owns the choice of architecture and the order: check memory, load weights, alloc
 """
 
 import structlog
+import torch
 
 from headrace.core.errors import StartupError
 from headrace.core.vocabulary import Vocabulary
@@ -27,6 +28,8 @@ def build_engine(files: ModelFiles, vocabulary: Vocabulary, options: EngineOptio
             f"Architecture {files.config.architecture!r} of model {files.name} is not supported.",
             remedy=f"Choose a model of {', '.join(_ARCHITECTURES)}.",
         )
+    if options.threads:
+        torch.set_num_threads(options.threads)
     size = plan_pool(files.config, options)
     dtype = DTYPES[size.layout.dtype]
     pool_bytes = size.num_blocks * size.layout.block_bytes

@@ -23,6 +23,7 @@ class EngineOptions:
     dtype: "auto" (bfloat16) or a key of DTYPE_BYTES, for weights and KV alike. max_model_len: None is as long as
     model and pool allow. max_num_seqs: jobs at once. max_num_batched_tokens: tokens computed in one step, which
     bounds how long a step may delay running streams. block_size: tokens of a page. kv_cache_memory_bytes: the pool.
+    threads: CPU threads of this process's tensor operations; 0 leaves the library's choice.
     """
 
     dtype: str = "auto"
@@ -32,6 +33,7 @@ class EngineOptions:
     block_size: int = BLOCK_TOKENS
     kv_cache_memory_bytes: int = 1024 * _MIB
     enable_prefix_caching: bool = True
+    threads: int = 0
 
     def __post_init__(self) -> None:
         _require(self.dtype == "auto" or self.dtype in DTYPE_BYTES, f"dtype {self.dtype!r} is unknown.", _DTYPES)

@@ -1,0 +1,116 @@
+"""The control processes: router, gateway, or both in one (`frontend`), put together and taken apart in order.
+
+Nothing here, nor what it imports, loads torch.
+"""
+
+import asyncio
+import secrets
+import time
+from contextlib import AsyncExitStack
+
+from headrace.bootstrap import announce
+from headrace.config import FrontendConfig, GatewayConfig, HttpConfig, RouterConfig
+from headrace.core.errors import StartupError
+from headrace.gateway.app import build_app
+from headrace.gateway.options import GatewayOptions
+from headrace.gateway.server import GatewayServer
+from headrace.modelfiles.resolve import resolve
+from headrace.placement.stop import Stop
+from headrace.prefix.redis_index import RedisIndex
+from headrace.prefix.replica import Replica
+from headrace.roster.redis_roster import RedisRoster
+from headrace.router.models import ServedModel
+from headrace.router.options import RouterOptions
+from headrace.router.policy import Disaggregation, Policy
+from headrace.router.service import Router
+from headrace.rpc.clients import FleetClient, InferenceClient, WorkerClient
+from headrace.rpc.contracts import Fleet, Inference
+from headrace.rpc.server import serve
+from headrace.store.connection import Store
+from headrace.telemetry import logs
+from headrace.telemetry.metrics import RouterMetrics
+from headrace.text.model import TextModel
+
+_GRACE_S = 8.0
+
+
+async def run_frontend(config: FrontendConfig) -> None:
+    """Gateway and router in one process; the call between them is in-process."""
+    logs.setup("frontend", level=config.log_level, as_json=config.log_json)
+    stop = await Stop.arm(lifeline=config.lifeline)
+    async with AsyncExitStack() as closing:
+        router = await _router(config, closing)
+        grpc = await _grpc(config, router, closing)
+        url = await _http(config, router, router, closing)
+        announce.ready(url=url, grpc=grpc)
+        await stop.wait()
+
+
+async def run_router(config: RouterConfig) -> None:
+    """A router alone: gRPC only."""
+    logs.setup("router", level=config.log_level, as_json=config.log_json)
+    stop = await Stop.arm(lifeline=config.lifeline)
+    async with AsyncExitStack() as closing:
+        router = await _router(config, closing)
+        announce.ready(grpc=await _grpc(config, router, closing))
+        await stop.wait()
+
+
+async def run_gateway(config: GatewayConfig) -> None:
+    """A gateway alone, before a router elsewhere."""
+    logs.setup("gateway", level=config.log_level, as_json=config.log_json)
+    stop = await Stop.arm(lifeline=config.lifeline)
+    async with AsyncExitStack() as closing:
+        inference, fleet = InferenceClient(config.router), FleetClient(config.router)
+        closing.push_async_callback(inference.close)
+        closing.push_async_callback(fleet.close)
+        announce.ready(url=await _http(config, inference, fleet, closing))
+        await stop.wait()
+
+
+async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
+    if not config.redis_url:
+        raise StartupError("A router needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
+    model = await asyncio.to_thread(_served_model, config)
+    store = Store(config.redis_url)
+    closing.push_async_callback(store.close)
+    replica = Replica(RedisIndex(store, fleet=config.fleet))
+    await replica.start()
+    closing.push_async_callback(replica.close)
+    router = Router(
+        models=[model],
+        roster=RedisRoster(store, fleet=config.fleet),
+        connect=lambda info: WorkerClient(info.address),
+        match=replica.match,
+        metrics=RouterMetrics(),
+        options=RouterOptions(
+            name=f"router-{secrets.token_hex(4)}",
+            worker_token=config.worker_token.get_secret_value(),
+            policy=Policy(disaggregation=Disaggregation(config.disaggregation)),
+            queue_limit=config.max_queue,
+        ),
+    )
+    await router.start()
+    closing.push_async_callback(router.stop, _GRACE_S)
+    return router
+
+
+def _served_model(config: RouterConfig) -> ServedModel:
+    files = resolve(config.model, config.cache_dir.expanduser())
+    name = config.served_model_name or files.name
+    return ServedModel(name, TextModel.load(files), files.config.max_position, int(time.time()))
+
+
+async def _grpc(config: RouterConfig, router: Router, closing: AsyncExitStack) -> str:
+    server = await serve(f"{config.grpc_host}:{config.grpc_port}", inference=router, fleet=router)
+    closing.push_async_callback(server.stop, _GRACE_S)
+    await server.set_ready(True)
+    return f"{config.grpc_host}:{server.port}"
+
+
+async def _http(config: HttpConfig, inference: Inference, fleet: Fleet, closing: AsyncExitStack) -> str:
+    keys = tuple(key.get_secret_value() for key in config.api_keys)
+    server = GatewayServer(build_app(inference, fleet, GatewayOptions(api_keys=keys)), config.host, config.port)
+    await server.start()
+    closing.push_async_callback(server.stop, _GRACE_S)
+    return f"http://{config.host}:{server.port}"
