@@ -25,7 +25,8 @@ ENDINGS = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
 _GIVE_UP = frozenset({Phase.FAILED, Phase.CANCELLED})
 
 # A local request goes from ROUTED straight to PREFILLING and never transfers. A retry after a lost worker
-# goes back to ROUTED. A resume behind which nothing is left is DONE unrouted. DRAINING is the way out while pages may still be in flight (I6).
+# goes back to ROUTED. A resume behind which nothing is left is DONE unrouted. DRAINING is the way out while
+# pages may still be in flight (I6).
 MOVES: dict[Phase, frozenset[Phase]] = {
     Phase.RECEIVED: _GIVE_UP | {Phase.ROUTED, Phase.DONE},
     Phase.ROUTED: _GIVE_UP | {Phase.GRANTED, Phase.PREFILLING, Phase.ROUTED},
