@@ -1,8 +1,10 @@
-"""Dispatch credits: how many more jobs a worker says that it will take. Pure arithmetic."""
+"""Load: dispatch credits, which say how many more jobs a worker will take, and the gauges of a step."""
 
 from dataclasses import replace
 
 from headrace.core.fleet import Load
+from headrace.engine.engine import StepOutput
+from headrace.telemetry.metrics import WorkerMetrics
 
 
 def with_credits(load: Load, *, live: int, max_jobs: int, blocks_per_job: float, open: bool) -> Load:
@@ -29,3 +31,14 @@ class JobSize:
 
     def see(self, blocks: int) -> None:
         self.blocks += (blocks - self.blocks) * self._WEIGHT
+
+
+def observe(metrics: WorkerMetrics, output: StepOutput) -> None:
+    """Count what a step brought."""
+    load = output.load
+    metrics.generated_tokens.inc(len(output.sampled))
+    metrics.running.set(load.running)
+    metrics.waiting.set(load.waiting)
+    metrics.free_blocks.set(load.free_blocks)
+    metrics.total_blocks.set(load.total_blocks)
+    metrics.kv_usage.set(1 - load.free_blocks / load.total_blocks)

@@ -37,7 +37,7 @@ from headrace.worker.handover import HandoverLeg
 from headrace.worker.identity import Identity
 from headrace.worker.intake import IntakeLeg
 from headrace.worker.jobs import RETRY_AFTER_S, Leg, Legs, Station
-from headrace.worker.load import JobSize, with_credits
+from headrace.worker.load import JobSize, observe, with_credits
 from headrace.worker.local import LocalLeg
 from headrace.worker.loop import EngineLoop
 from headrace.worker.outbox import Outbox
@@ -118,7 +118,6 @@ class Worker:
         tickets = TicketOffice(who.ref, info.model_digest, info.layout, who.link, self._carrier.address)
         self._legs = Legs()
         self._station = Station(self._engine_loop, self._carrier, tickets, self._metrics, self._legs)
-        self._metrics.total_blocks.set(info.num_blocks)
         self._engine_loop.start()
 
     def announce(self, address: str) -> WorkerInfo:
@@ -264,21 +263,12 @@ class Worker:
         if output.stored or output.evicted:
             self._publish(output.stored, output.evicted)
         self._engine_load = output.load
-        self._count(output)
+        observe(self._metrics, output)
         self._tell_load(settled=output.idle)
 
     def _unended(self, key: JobKey) -> Leg | None:
         leg = self._legs.find(key)
         return leg if leg is not None and leg.outcome is None else None
-
-    def _count(self, output: StepOutput) -> None:
-        load = output.load
-        self._metrics.generated_tokens.inc(len(output.sampled))
-        self._metrics.running.set(load.running)
-        self._metrics.waiting.set(load.waiting)
-        self._metrics.free_blocks.set(load.free_blocks)
-        if load.total_blocks:
-            self._metrics.kv_usage.set(1 - load.free_blocks / load.total_blocks)
 
     def _tell_load(self, *, settled: bool) -> None:
         load = self.load
