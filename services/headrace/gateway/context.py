@@ -3,6 +3,7 @@
 Knows no OpenAI fields and no bodies.
 """
 
+import asyncio
 import re
 import secrets
 import time
@@ -29,7 +30,7 @@ _log = structlog.get_logger()
 class RequestContext:
     """What is known of one HTTP request. id: what its answer carries; tenant_salt: from its key, or empty.
 
-    outcome: how it ended: "answered", "client_gone", or "failed" after the answer had begun.
+    outcome: how it ended: "answered", "client_gone", "cut_off" by a stopping server, "failed".
     """
 
     id: str
@@ -89,6 +90,9 @@ class ContextMiddleware:
             await self._app(scope, receive, send)
         except ClientDisconnect:
             context.outcome = "client_gone"
+        except asyncio.CancelledError:
+            context.outcome = "cut_off"
+            raise
         except Exception:
             _log.exception("request.crashed", request_id=context.id, path=scope["path"])
             context.outcome = "failed"

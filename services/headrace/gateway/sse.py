@@ -97,6 +97,9 @@ class _Writer:
             await self._start()
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
             self._last = self._loop.time()
+        # Neither a source with chunks at hand nor a client that reads yields by itself: others must get their turn,
+        # and so must the notice that this client is gone.
+        await asyncio.sleep(0)
 
     async def end(self, data: bytes) -> None:
         async with self._lock:

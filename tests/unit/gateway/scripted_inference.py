@@ -1,0 +1,134 @@
+"""ScriptedInference and ScriptedFleet: fakes of the router's two services, for tests of what stands on them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.core.errors import HeadraceError, NotFound
+from headrace.core.fleet import FleetStatus
+from headrace.core.generation import (
+    ChatPrompt,
+    Chunk,
+    FinishReason,
+    GenerateRequest,
+    ModelCard,
+    Prompt,
+    TextPrompt,
+    Tokenized,
+    TokenPrompt,
+    Usage,
+)
+from headrace.core.lifecycle import Phase, Transition
+from headrace.core.resume import ResumePoint
+from headrace.core.route import Explanation
+
+MODEL = "scripted"
+DEADLINE_S = 10.0
+Step = str | asyncio.Event | Exception
+Script = Callable[[GenerateRequest], Sequence[Step]]
+
+
+def tokens_of(prompt: Prompt) -> tuple[int, ...]:
+    """Bytes of the text stand for its tokens. Fails, as a real tokenizer would, on what is no Unicode or no int32."""
+    match prompt:
+        case ChatPrompt(messages):
+            return tuple("".join(f"{turn.role}:{turn.content};" for turn in messages).encode())
+        case TextPrompt(text):
+            return tuple(text.encode())
+        case TokenPrompt(token_ids):
+            return tuple(np.asarray(token_ids, dtype="<i4").tolist())
+
+
+@dataclass
+class Life:
+    """What became of one generation."""
+
+    request: GenerateRequest
+    produced: int = 0
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: bool = False
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class ScriptedInference:
+    """Plays a script per request: a string is a chunk (the last one ends the answer), an event is waited for,
+    an exception is raised. Records every generation's life, and whether it was closed before its end."""
+
+    def __init__(self, script: Script | Sequence[Step] = ("Par", "is")) -> None:
+        self._script: Script = script if callable(script) else lambda request: script
+        self._news = asyncio.Condition()
+        self.lives: list[Life] = []
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Chunk]:
+        life = Life(request)
+        prompt_tokens = len(tokens_of(request.prompt))
+        steps = self._script(request)
+        texts = sum(isinstance(step, str) for step in steps)
+        self.lives.append(life)
+        async with self._news:
+            self._news.notify_all()
+        try:
+            life.started.set()
+            for step in steps:
+                if isinstance(step, asyncio.Event):
+                    await step.wait()
+                elif isinstance(step, Exception):
+                    raise step
+                else:
+                    life.produced += 1
+                    yield _chunk(life.produced, step, prompt_tokens, last=life.produced == texts)
+            life.finished = True
+        except (GeneratorExit, asyncio.CancelledError):
+            life.aborted.set()
+            raise
+
+    async def nth(self, count: int) -> Life:
+        """The `count`-th generation, once it has begun."""
+        async with asyncio.timeout(DEADLINE_S), self._news:
+            await self._news.wait_for(lambda: len(self.lives) >= count)
+        return self.lives[count - 1]
+
+    async def tokenize(self, model: str, prompt: Prompt) -> Tokenized:
+        return Tokenized(tokens_of(prompt), 8192)
+
+    async def detokenize(self, model: str, token_ids: tuple[int, ...]) -> str:
+        return bytes(token % 128 for token in token_ids).decode()
+
+    async def list_models(self) -> tuple[ModelCard, ...]:
+        return (ModelCard(MODEL, 8192, 1_700_000_000), ModelCard("org/other", 4096, 1_700_000_001))
+
+
+def _chunk(number: int, text: str, prompt_tokens: int, *, last: bool) -> Chunk:
+    return Chunk(
+        choice=0,
+        position=number - 1,
+        text=text,
+        token_ids=(number,),
+        resume=ResumePoint(0, bytes(8), (), 0),
+        finish_reason=FinishReason.STOP if last else None,
+        usage=Usage(prompt_tokens, number, 3) if last else None,
+    )
+
+
+class ScriptedFleet:
+    """A fleet that says what it is told to, and explains the requests that `inference` has seen."""
+
+    def __init__(self, inference: ScriptedInference) -> None:
+        self._inference = inference
+        self.answer: FleetStatus | HeadraceError = FleetStatus(True, "", (), 0, 0)
+
+    async def status(self) -> FleetStatus:
+        if isinstance(self.answer, HeadraceError):
+            raise self.answer
+        return self.answer
+
+    async def explain(self, request: str) -> Explanation:
+        if request not in [life.request.id for life in self._inference.lives]:
+            raise NotFound(f"Request {request} is not among the last 1,000.")
+        moves = (Transition(Phase.RECEIVED, Phase.ROUTED, 1.5),)
+        return Explanation(request, MODEL, 5, (), moves, "done", 3, float("inf"))
+
+    async def metrics(self) -> str:
+        return "# TYPE headrace_workers gauge\nheadrace_workers 2\n"
