@@ -29,7 +29,7 @@ class Replica:
         self._table = HolderTable()
         self._sequences: dict[WorkerRef, int] = {}
         self._digests: dict[WorkerRef, int] = {}
-        # Per ref, the sequence its head had at the last check if the replica was behind it.
+        # Per entry that was behind at the last check: the sequence that its head had then.
         self._owed: dict[WorkerRef, int] = {}
         self._following = False
         self._task: asyncio.Task[None] | None = None
@@ -111,7 +111,7 @@ class Replica:
             self._forget(ref)
         owed, self._owed = self._owed, {}
         for ref, head in heads.items():
-            if self._differs(ref, head, owed.get(ref, head.sequence)):
+            if self._differs(ref, head, owed.get(ref, 0)):
                 log.warning("replica.entry_differs", worker=str(ref), sequence=head.sequence)
                 await self._load(ref)
 
@@ -123,7 +123,7 @@ class Replica:
             return (self._table.count(ref), self._digests[ref]) != (head.count, head.digest)
         if known < head.sequence:
             self._owed[ref] = head.sequence
-        return known > head.sequence or known == 0 or (owed < head.sequence and known < owed)
+        return known > head.sequence or known == 0 or known < owed
 
     async def _load(self, ref: WorkerRef) -> None:
         snapshot = await self._source.snapshot(ref)

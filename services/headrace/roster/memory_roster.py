@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from headrace.core.fleet import WorkerInfo, WorkerRef
@@ -57,7 +57,7 @@ class MemoryRoster:
         held = (self._live(worker) for worker in tuple(self._leases))
         return tuple(sorted((one.info for one in held if one is not None), key=lambda info: info.ref))
 
-    async def watch(self) -> AsyncIterator[tuple[WorkerInfo, ...]]:
+    async def watch(self) -> AsyncGenerator[tuple[WorkerInfo, ...], None]:
         """See Roster."""
         seen: tuple[WorkerInfo, ...] | None = None
         while True:

@@ -1,6 +1,6 @@
 """RedisRoster: the fleet's leases. The scripts that make them atomic are `store/lease_*.lua`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import cast
 
 import structlog
@@ -73,7 +73,7 @@ class RedisRoster:
         self._unreadable = frozenset(unreadable)
         return tuple(sorted(members, key=lambda info: info.ref))
 
-    async def watch(self) -> AsyncIterator[tuple[WorkerInfo, ...]]:
+    async def watch(self) -> AsyncGenerator[tuple[WorkerInfo, ...], None]:
         """See Roster."""
         seen: tuple[WorkerInfo, ...] | None = None
         position: bytes | None = None

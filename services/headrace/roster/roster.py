@@ -4,7 +4,7 @@ Owns nothing. A lease is a promise for `ttl_s`, not a proof of life: a router th
 better than the roster.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from headrace.core.fleet import WorkerInfo, WorkerRef
@@ -33,7 +33,7 @@ class Roster(Protocol):
         """Who holds a lease now, ordered by ref."""
         ...
 
-    def watch(self) -> AsyncIterator[tuple[WorkerInfo, ...]]:
+    def watch(self) -> AsyncGenerator[tuple[WorkerInfo, ...], None]:
         """The members now and again after every change, until the iterator is closed. While the roster is away it
         is silent; then it goes on. Expired leases show within a second or so, everything else at once."""
         ...

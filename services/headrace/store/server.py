@@ -129,14 +129,17 @@ class EmbeddedRedis:
         await self.stop()
 
     async def _keep(self) -> None:
-        backoff = Backoff(first_s=0.1)
         while True:
-            assert self._process is not None, "kept only after it was started"
+            assert self._process is not None, "kept only while there is one"
             code = await self._process.wait()
             log.warning("redis.died", exit_code=code)
+            await self._launch_again()
+
+    async def _launch_again(self) -> None:
+        backoff = Backoff(first_s=0.1)
+        while True:
             try:
-                await self._launch()
-                backoff.reset()
+                return await self._launch()
             except StartupError as error:
                 log.error("redis.restart_failed", reason=error.message)
                 await backoff.pause()
