@@ -27,6 +27,11 @@ class WorkerMetrics:
         self.step_seconds = Histogram(
             "headrace_engine_step_seconds", "Time of one engine step.", buckets=_LATENCY_S, registry=add
         )
+        self.pool_checks = Counter(
+            "headrace_pool_checks",
+            "Recounts of an idle worker's pages that held; one that does not ends it.",
+            registry=add,
+        )
         self.transfer = TransferMetrics(self.registry)
 
     def exposition(self) -> str:

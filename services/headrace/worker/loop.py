@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import structlog
-from prometheus_client import Histogram
+from prometheus_client import Counter, Histogram
 
 from headrace.core.errors import HeadraceError, InternalError, Unavailable, WorkerLost
 from headrace.engine.engine import Engine, StepOutput
@@ -69,12 +69,14 @@ class EngineLoop:
         on_step: Callable[[StepOutput], None],
         on_failure: Callable[[BaseException], None],
         step_seconds: Histogram,
+        pool_checks: Counter,
         check_after_s: float,
     ) -> None:
         self._engine = engine
         self._on_step = on_step
         self._on_failure = on_failure
         self._step_seconds = step_seconds
+        self._pool_checks = pool_checks
         self._check_after_s = check_after_s
         self._inbox: queue.SimpleQueue[Pending[Any] | None] = queue.SimpleQueue()
         self._running: Pending[Any] | None = None
@@ -142,6 +144,7 @@ class EngineLoop:
             return self._inbox.get(timeout=self._check_after_s)
         except queue.Empty:
             self._engine.check()
+            self._pool_checks.inc()
             return self._inbox.get()
 
     def _step(self) -> None:

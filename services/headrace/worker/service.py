@@ -111,6 +111,7 @@ class Worker:
             on_step=self._on_step,
             on_failure=self._on_failure,
             step_seconds=self._metrics.step_seconds,
+            pool_checks=self._metrics.pool_checks,
             check_after_s=self._check_after_s,
         )
         info = self._engine.info
