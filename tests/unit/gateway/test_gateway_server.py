@@ -76,8 +76,10 @@ async def test_streams_are_cut_off_after_the_grace() -> None:
     async with running(inference) as gateway, gateway.http.stream("POST", CHAT, json=chat(stream=True)) as response:
         lines = response.aiter_lines()
         await anext(lines)
-        async with asyncio.timeout(DEADLINE_S):
-            await gateway.server.stop(0)
+        with capture_logs() as logs:
+            async with asyncio.timeout(DEADLINE_S):
+                await gateway.server.stop(0)
+        assert [entry["outcome"] for entry in logs if entry["event"] == "request.broken"] == ["cut_off"]
         with pytest.raises(httpx.RemoteProtocolError):
             [line async for line in lines]
     assert inference.lives[0].aborted.is_set()
