@@ -45,9 +45,11 @@ class Worker:
     """What a worker process keeps in Redis."""
 
     def __init__(self, store: Store, info: WorkerInfo = INFO, ttl_s: float = LONG_S) -> None:
+        self.info = info
+        self.roster = RedisRoster(store)
         self.publisher = Publisher(RedisIndex(store), info.ref, ttl_s=ttl_s)
         self.lease = Lease(
-            RedisRoster(store),
+            self.roster,
             info,
             renew_also=self.publisher.renew,
             leave_also=self.publisher.drop,
@@ -241,9 +243,8 @@ async def test_what_a_dead_worker_left_is_gone_when_its_lease_is(
 
 async def _beat(worker: Worker) -> None:
     """Renew as a lease does, without giving it back at the end: that is what a kill looks like."""
-    roster, lease = worker.lease._roster, worker.lease
     while True:
-        await roster.renew(lease._info, 0.5)
+        await worker.roster.renew(worker.info, 0.5)
         await worker.publisher.renew(0.5)
         await asyncio.sleep(0.05)
 

@@ -8,6 +8,9 @@
 `headrace:{fleet}:prefix-holders`                 set: `{worker}:{incarnation}` that may have such a key
 `headrace:{fleet}:prefix-ended:{worker}:{incarnation}`  string: this incarnation's entry was dropped for good
 `headrace:{fleet}:prefix-updates`                 capped stream: index updates, for the routers' replicas
+
+Scripts reach entries through the names in `workers` and `prefix-holders`: one Redis (or a primary with replicas), not
+a Redis Cluster that spreads keys over nodes.
 """
 
 from headrace.core.fleet import WorkerRef
