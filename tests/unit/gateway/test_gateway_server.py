@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import time
 
 import httpx
 import pytest
@@ -83,3 +84,16 @@ async def test_streams_are_cut_off_after_the_grace() -> None:
         with pytest.raises(httpx.RemoteProtocolError):
             [line async for line in lines]
     assert inference.lives[0].aborted.is_set()
+
+
+async def test_answers_do_not_wait_for_acknowledgements() -> None:
+    """With Nagle's algorithm on, every answer on a kept connection takes the 40 ms of a delayed acknowledgement."""
+    async with running() as gateway:
+        times = sorted([await timed_chat(gateway.http) for _ in range(40)])
+    assert times[len(times) // 4] < 0.035
+
+
+async def timed_chat(http: httpx.AsyncClient) -> float:
+    began = time.perf_counter()
+    assert (await http.post(CHAT, json=chat())).status_code == 200
+    return time.perf_counter() - began
