@@ -72,7 +72,7 @@ def _read_file(path: Path) -> list[TensorEntry]:
 
 def _entry(path: Path, name: str, row: Any, start: int, size: int) -> TensorEntry:
     try:
-        encoding, shape = row["dtype"], tuple(row["shape"])
+        encoding, shape = str(row["dtype"]), tuple(row["shape"])
         begin, end = row["data_offsets"]
         numbers = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
     except (KeyError, TypeError, ValueError) as error:

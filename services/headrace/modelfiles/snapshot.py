@@ -66,6 +66,16 @@ def read(snapshot: Snapshot) -> ModelFiles:
             f"{snapshot.directory / _CONFIG} lacks a number that the model needs: {error}.",
             remedy="Fetch the file again.",
         ) from error
+    try:
+        return _described(snapshot, config, raw)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise StartupError(
+            f"The tokenizer's files in {snapshot.directory} are not in a known form ({error}).",
+            remedy="Fetch the files again.",
+        ) from error
+
+
+def _described(snapshot: Snapshot, config: ModelConfig, raw: Json) -> ModelFiles:
     tokens = _Tokens(snapshot)
     return ModelFiles(
         name="",
