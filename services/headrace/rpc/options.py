@@ -42,13 +42,14 @@ def server_options(keepalive: Keepalive) -> Options:
 
 def client_options(keepalive: Keepalive) -> Options:
     # Each client has its own connection, so that none inherits the backoff of another's dead worker. A proxy
-    # from the environment is for the internet, not for the fleet.
+    # from the environment is for the internet, not for the fleet. The minimum backoff is, in spite of its name,
+    # the time that one attempt to connect may take.
     return (
         *_common(keepalive),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 5000),
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.enable_retries", 1),
         ("grpc.service_config", _service_config()),

@@ -115,6 +115,9 @@ def _listen(server: grpc.aio.Server, address: str) -> int:
 def _obstacle(address: str) -> str | None:
     """Why nobody could listen on `address`, in words that gRPC's own error lacks; None if somebody can."""
     host, _, port = address.rpartition(":")
+    # The resolver would take a larger number for another port, silently.
+    if not (host and port.isdecimal() and int(port) < 2**16):
+        return "it is not host:port with a port below 65536"
     try:
         family, kind, protocol, _, name = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -122,6 +125,4 @@ def _obstacle(address: str) -> str | None:
             probe.bind(name)
     except OSError as error:
         return "the port is in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
-    except (ValueError, OverflowError):
-        return "it is not host:port"
     return None
