@@ -88,7 +88,8 @@ class Link(Protocol):
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:
         """Move bytes and settle receipts. With nothing to do, wait for the network or for `wake_fd` to become
-        readable (it is left unread), at most `timeout_s` seconds."""
+        readable (it is left unread), at most `timeout_s` seconds. Returns when a receipt settled, at once if one did
+        since the last call."""
         ...
 
     def close(self) -> None:

@@ -220,6 +220,7 @@ class TcpLink:
         self._accepted: set[_Accepted] = set()
         self._selector = selectors.DefaultSelector()
         self._wake_fd = -1
+        self._settled_early = False
         try:
             self._listener = socket.create_server((host, 0), backlog=128)
         except OSError as error:
@@ -237,6 +238,7 @@ class TcpLink:
         self._posts[frame] = _Posted(buffer, receipt)
         for connection in self._accepted:
             connection.match(frame)
+        self._settled_early |= not receipt.pending
         return receipt
 
     def send(self, address: str, frame: FrameId, buffer: memoryview) -> Receipt:
@@ -245,17 +247,21 @@ class TcpLink:
             self._dial(address).offer(frame, buffer, receipt)
         except (OSError, ValueError) as error:
             receipt.settle(ReceiptState.FAILED, f"{address} cannot be reached ({error})")
+            self._settled_early = True
         return receipt
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:
         self._watch(wake_fd)
         self._flush_all()
+        # What settled outside of the wait below must be looked at before waiting.
+        timeout_s, self._settled_early = (0.0 if self._settled_early else timeout_s), False
         for key, events in self._selector.select(timeout_s):
             if key.fileobj is self._listener:
                 self._accept()
             elif isinstance(key.data, _Connection):
                 self._serve(key.data, events)
         self._flush_all()
+        self._settled_early = False
 
     def close(self) -> None:
         for connection in [*self._dialed.values(), *self._accepted]:
@@ -322,8 +328,10 @@ class TcpLink:
         self._dialed = {address: known for address, known in self._dialed.items() if known is not connection}
         self._accepted = {known for known in self._accepted if known is not connection}
         connection.lost(reason)
+        self._settled_early = True
 
     def _withdraw(self, receipt: Receipt) -> None:
+        self._settled_early = True
         for frame, posted in list(self._posts.items()):
             if posted.receipt is receipt:
                 del self._posts[frame]

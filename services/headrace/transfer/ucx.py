@@ -21,19 +21,34 @@ from headrace.transfer.link import FrameId, Receipt, ReceiptState
 _log = structlog.get_logger()
 _MARKER_BYTES = 16
 _CLOSE_S = 0.2
+_SHARED_MEMORY = {"posix", "sysv", "sm", "shm", "mm", "xpmem", "knem"}
 # Forced rendezvous: see the module. The rest keeps UCX from writing to standard error about peers that die.
 _CONFIG = {"RNDV_THRESH": "0", "LOG_LEVEL": "fatal", "WARN_UNUSED_ENV_VARS": "n"}
 
 
-@dataclass(slots=True, eq=False)
 class _Peer:
-    """An endpoint and whether UCX has declared it dead. address: "" for one that a peer opened."""
+    """An endpoint that we opened or accepted, until it is dead: lost, closed by the peer, or hung up by us."""
 
-    address: str
-    endpoint: ucx.UCXEndpoint
-    dead: bool = False
+    def __init__(self, endpoint: ucx.UCXEndpoint) -> None:
+        self.dead = False
+        self._endpoint = endpoint
+        endpoint.set_close_callback(self._mark_dead)
 
-    def mark_dead(self) -> None:
+    def send(self, buffer: memoryview, tag: int) -> ucx.UCXRequest:
+        return self._endpoint.tag_send(Array(buffer), ucx.UCXXTag(tag))
+
+    def hang_up(self) -> None:
+        """Force it closed: what is under way on it fails at the next progress. Returns at once, even if the peer is
+        frozen, on lanes with error handling only. A second close of one endpoint would crash: it is never made."""
+        if not self.dead:
+            self.dead = True
+            self._endpoint.close_blocking(0, 1)
+
+    def forget(self) -> None:
+        """Let go of a dead endpoint. It and its callback hold each other, and UCX must not call a collected object."""
+        self._endpoint.remove_close_callback()
+
+    def _mark_dead(self) -> None:
         self.dead = True
 
 
@@ -55,14 +70,22 @@ class _Operation:
 class UcxLink:
     """A UCX context, worker and listener on a free port of all interfaces; `host` is what peers are told.
 
-    tls: the transports UCX may use. Those without peer error handling (cma) must not be among them.
-    Posted buffers are at least 16 bytes.
+    tls: the transports UCX may use. With shared memory among them endpoints have no error handling: a killed sender
+    leaves its receives pending and a frozen receiver keeps its sends, until the link is parked. Posted buffers are at
+    least 16 bytes.
     """
 
     def __init__(self, host: str, tls: str) -> None:
+        lanes = set(tls.split(","))
+        if "cma" in lanes:
+            raise StartupError(
+                "UCX's cma lanes abort this process when a peer is killed.", remedy="Leave cma out of the transports."
+            )
+        self._error_handling = not lanes & _SHARED_MEMORY
         self._operations: list[_Operation] = []
         self._dialed: dict[str, _Peer] = {}
         self._accepted: list[_Peer] = []
+        self._settled_early = False
         # A secret of this life: a frame that begins with it came from ourselves, to complete a withdrawn receive.
         self._marker = memoryview(os.urandom(_MARKER_BYTES))
         try:
@@ -95,50 +118,68 @@ class UcxLink:
         tag = _tag(frame)
         try:
             peer = self._dial(address)
-            request = peer.endpoint.tag_send(Array(buffer), ucx.UCXXTag(tag))
+            request = peer.send(buffer, tag)
         except (ucx.UCXError, ValueError) as error:
             receipt.settle(ReceiptState.FAILED, f"{address} cannot be reached ({error})")
+            self._settled_early = True
             return receipt
         self._operations.append(_Operation(request, buffer, tag, receipt, peer))
         return receipt
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:
         self._worker.progress()
-        if self._settle():
-            return
-        # arm() refuses while UCX has something to do; what came between is then seen by the next call.
-        if self._worker.arm():
+        # arm() refuses while UCX has something to do; what came in between is then seen by the next call.
+        settled, self._settled_early = self._settle() or self._settled_early, False
+        if not settled and self._worker.arm():
             select.select([self._event_fd, wake_fd], [], [], timeout_s)
-        self._worker.progress()
-        self._settle()
-
-    def close(self) -> None:
-        for operation in self._operations:
-            if operation.receipt is not None:
-                self._withdraw(operation.receipt)
-        give_up_at = time.monotonic() + _CLOSE_S
-        while self._operations and time.monotonic() < give_up_at:
             self._worker.progress()
             self._settle()
+        self._forget_dead()
+
+    def close(self) -> None:
+        for operation in list(self._operations):
+            if operation.receipt is not None:
+                operation.receipt.withdraw()
+        self._settle_within(_CLOSE_S)
+        if self._error_handling:
+            for peer in (*self._dialed.values(), *self._accepted):
+                peer.hang_up()
+            self._settle_within(_CLOSE_S)
         if self._operations:
             self._park()
+        self._forget_dead()
+
+    def _settle_within(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._operations and time.monotonic() < until:
+            self._worker.progress()
+            self._settle()
 
     def _accept(self, request: int) -> None:
         """Called by UCX inside progress."""
-        self._accepted.append(self._watched("", self._listener.create_endpoint_from_conn_request(request, True)))
+        try:
+            endpoint = self._listener.create_endpoint_from_conn_request(request, self._error_handling)
+        except ucx.UCXError as error:
+            _log.warning("ucx.connection_refused", error=str(error))
+            return
+        self._accepted.append(_Peer(endpoint))
 
     def _dial(self, address: str) -> _Peer:
+        self._forget_dead()
         peer = self._dialed.get(address)
-        if peer is None or peer.dead:
+        if peer is None:
             host, _, port = address.rpartition(":")
-            peer = self._watched(address, ucx.UCXEndpoint.create(self._worker, host, int(port), True))
+            peer = _Peer(ucx.UCXEndpoint.create(self._worker, host, int(port), self._error_handling))
             self._dialed[address] = peer
         return peer
 
-    def _watched(self, address: str, endpoint: ucx.UCXEndpoint) -> _Peer:
-        peer = _Peer(address, endpoint)
-        endpoint.set_close_callback(peer.mark_dead)
-        return peer
+    def _forget_dead(self) -> None:
+        dead = [peer for peer in (*self._dialed.values(), *self._accepted) if peer.dead]
+        if dead:
+            self._dialed = {address: peer for address, peer in self._dialed.items() if not peer.dead}
+            self._accepted = [peer for peer in self._accepted if not peer.dead]
+            for peer in dead:
+                peer.forget()
 
     def _receive(self, tag: int, buffer: memoryview, receipt: Receipt | None) -> None:
         request = self._worker.tag_recv(Array(buffer), ucx.UCXXTag(tag))
@@ -146,9 +187,11 @@ class UcxLink:
 
     def _withdraw(self, receipt: Receipt) -> None:
         for operation in list(self._operations):
-            if operation.receipt is receipt and operation.peer is not None:
-                operation.peer.endpoint.close()
-            elif operation.receipt is receipt and not operation.withdrawing:
+            if operation.receipt is not receipt:
+                continue
+            if operation.peer is not None and self._error_handling:
+                operation.peer.hang_up()
+            elif operation.peer is None and not operation.withdrawing:
                 operation.withdrawing = True
                 request = self._self_endpoint.tag_send(Array(self._marker), ucx.UCXXTag(operation.tag))
                 self._operations.append(_Operation(request, self._marker, operation.tag))
@@ -161,7 +204,6 @@ class UcxLink:
         self._operations = [operation for operation in self._operations if not operation.request.completed]
         for operation in done:
             self._finish(operation)
-        self._accepted = [peer for peer in self._accepted if not peer.dead]
         return True
 
     def _finish(self, operation: _Operation) -> None:

@@ -1,0 +1,242 @@
+"""One end of transfers for tests: in this process, or a real child process under the same interface.
+
+Run as a program it serves the methods of `Peer` over its standard input and output.
+"""
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from headrace.core.fleet import WorkerRef
+from headrace.core.layout import KvLayout
+from headrace.core.ticket import Ticket
+from headrace.telemetry.metrics import TransferMetrics
+from headrace.transfer.carrier import TransferReport
+from headrace.transfer.factory import make_link
+from headrace.transfer.link import FrameId, Link, LinkFactory, Receipt
+from headrace.transfer.loopback import Switchboard
+from headrace.transfer.site import TransferOptions
+from headrace.transfer.thread import TransferThread
+
+BF16 = KvLayout(layers=3, kv_heads=2, head_dim=16, block_tokens=16, dtype="bfloat16")
+FP32 = replace(BF16, dtype="float32")
+# A unit of 4 blocks is 64 MiB: a signal sent when its first bytes are seen lands inside it.
+HUGE = KvLayout(layers=2, kv_heads=64, head_dim=1024, block_tokens=16, dtype="float32")
+
+
+class ArrayPages:
+    """PagePort over an array; counts its writes."""
+
+    def __init__(self, layout: KvLayout, blocks: int, seed: int) -> None:
+        self.layout = layout
+        self.writes = 0
+        random = np.random.default_rng(seed)
+        shape = (layout.layers, blocks, layout.page_bytes)
+        # No zero bytes: what arrives in a fresh slab is told from what was there.
+        self.array = random.integers(1, 256, shape, dtype=np.uint8) if seed else np.zeros(shape, np.uint8)
+
+    def read(self, blocks: Sequence[int], into: memoryview) -> None:
+        into[:] = self.array[:, list(blocks)].tobytes()
+
+    def write(self, blocks: Sequence[int], data: memoryview) -> None:
+        self.writes += 1
+        self.array[:, list(blocks)] = np.frombuffer(data, np.uint8).reshape(self.layout.layers, len(blocks), -1)
+
+
+class WatchedLink:
+    """A real link that lets a test see its buffers, and change a frame on its way out."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.posted: dict[int, memoryview] = {}
+        self.tamper: Callable[[memoryview], None] | None = None
+
+    @property
+    def address(self) -> str:
+        return self.link.address
+
+    def post(self, frame: FrameId, buffer: memoryview) -> Receipt:
+        self.posted[frame.unit] = buffer
+        return self.link.post(frame, buffer)
+
+    def send(self, address: str, frame: FrameId, buffer: memoryview) -> Receipt:
+        if self.tamper is not None:
+            buffer = memoryview(bytearray(buffer))
+            self.tamper(buffer)
+        return self.link.send(address, frame, buffer)
+
+    def progress(self, timeout_s: float, wake_fd: int) -> None:
+        self.link.progress(timeout_s, wake_fd)
+
+    def close(self) -> None:
+        self.link.close()
+
+
+class Peer:
+    """A TransferThread over ArrayPages whose reports are kept."""
+
+    def __init__(
+        self,
+        link: str,
+        layout: KvLayout,
+        blocks: int,
+        seed: int,
+        options: TransferOptions | None = None,
+        switchboard: Switchboard | None = None,
+    ) -> None:
+        self.pages = ArrayPages(layout, blocks, seed)
+        self.registry = CollectorRegistry()
+        self.reports: queue.SimpleQueue[TransferReport] = queue.SimpleQueue()
+        self.watched: WatchedLink | None = None
+        factory = make_link(link, switchboard=switchboard)
+        metrics = TransferMetrics(self.registry)
+        opened = LinkFactory(link, lambda: self._watch(factory.open()))
+        self.thread = TransferThread(opened, self.pages, self.reports.put, metrics, options)
+        self.thread.start()
+
+    def _watch(self, link: Link) -> WatchedLink:
+        self.watched = WatchedLink(link)
+        return self.watched
+
+    def address(self) -> str:
+        return self.thread.address
+
+    def receive(self, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:
+        self.thread.receive(ticket, blocks, timeout_s)
+
+    def send(self, ticket: Ticket, timeout_s: float) -> None:
+        self.thread.send(ticket, timeout_s)
+
+    def advance(self, transfer: bytes, blocks: tuple[int, ...]) -> None:
+        self.thread.advance(transfer, blocks)
+
+    def cancel(self, transfer: bytes) -> None:
+        self.thread.cancel(transfer)
+
+    def report(self, timeout_s: float = 20.0) -> TransferReport:
+        return self.reports.get(timeout=timeout_s)
+
+    def contents(self, blocks: Sequence[int]) -> bytes:
+        return self.pages.array[:, list(blocks)].tobytes()
+
+    def writes(self) -> int:
+        return self.pages.writes
+
+    def sample(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+    def wait_sample(self, name: str, wanted: float, **labels: str) -> None:
+        until(lambda: self.sample(name, **labels) == wanted, f"{name}{labels} == {wanted}")
+
+    def wait_inside(self, unit: int) -> None:
+        """Until the first part of a unit, and not its last, stands in its slab."""
+        assert self.watched is not None
+        posted = self.watched.posted
+        until(lambda: unit in posted and posted[unit][len(posted[unit]) // 8] != 0, f"unit {unit} begun")
+        assert posted[unit][-1] == 0, "the unit was over before it could be seen"
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        self.thread.close(timeout_s)
+
+
+class ProcessPeer:
+    """A Peer in a child process. `process` is its handle, for signals."""
+
+    def __init__(self, *args: Any) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._call("__init__", *args)
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return lambda *args, **labels: self._call(method, *args, **labels)
+
+    def _call(self, method: str, *args: Any, **labels: str) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        pickle.dump((method, args, labels), self.process.stdin)
+        self.process.stdin.flush()
+        answer, error = pickle.load(self.process.stdout)
+        if error is not None:
+            raise AssertionError(error)
+        return answer
+
+    def close(self, timeout_s: float = 5.0) -> str:
+        """Ends the child and returns what it wrote to standard error."""
+        if self.process.poll() is None:
+            self._call("close", timeout_s)
+        return self.end()
+
+    def end(self) -> str:
+        self.process.kill()
+        _, errors = self.process.communicate(timeout=10)
+        return errors.decode()
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    """Poll a condition that another thread or process brings about."""
+    give_up_at = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up_at, f"waited in vain: {what}"
+        os.sched_yield()
+
+
+class Tickets:
+    """Makes tickets as a decode worker does: a nonce per incarnation, then a counter."""
+
+    def __init__(self) -> None:
+        self._nonce = os.urandom(8)
+        self._count = 0
+
+    def make(self, link: str, address: str, layout: KvLayout, blocks: int, unit_blocks: int = 4) -> Ticket:
+        self._count += 1
+        return Ticket(
+            transfer=self._nonce + self._count.to_bytes(8, "big"),
+            secret=os.urandom(16),
+            job=f"job-{self._count}",
+            attempt=1,
+            source=WorkerRef("prefill-0", "a1"),
+            target=WorkerRef("decode-0", "b1"),
+            model_digest=b"m" * 16,
+            layout=layout,
+            first_block=3,
+            block_count=blocks,
+            unit_blocks=unit_blocks,
+            link=link,
+            address=address,
+        )
+
+
+def _serve() -> None:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what is logged must not mix with the answers
+    peer: Peer | None = None
+    while True:
+        try:
+            method, args, labels = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        answer, error = None, None
+        try:
+            if peer is None:
+                peer = Peer(*args)
+            else:
+                answer = getattr(peer, method)(*args, **labels)
+        except Exception as raised:
+            error = repr(raised)
+        pickle.dump((answer, error), answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve()
