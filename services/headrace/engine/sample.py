@@ -55,13 +55,15 @@ def survivors(scaled: _Floats, sampling: SamplingParams) -> _Ids:
 
 def gumbel(seed: int, choice: int, position: int, tokens: _Ids) -> _Floats:
     """Gumbel noise of each of `tokens` (ascending): four neighbouring ids share one counter."""
-    quads, where = np.unique(tokens >> 2, return_inverse=True)
-    counter = quads.astype(np.uint64)
+    quads = tokens >> 2
+    begins = np.concatenate(([True], quads[1:] != quads[:-1]))
+    counter = quads[begins].astype(np.uint64)
     words = philox(
         (counter, np.full_like(counter, position), np.full_like(counter, choice), np.zeros_like(counter)),
         (seed % _WORD, (seed >> 32) % _WORD),
     )
-    uniform = (words[where, tokens & 3].astype(np.float64) + 0.5) / _WORD
+    chosen = words.ravel()[4 * (np.cumsum(begins) - 1) + (tokens & 3)]
+    uniform = (chosen.astype(np.float64) + 0.5) / _WORD
     noise: _Floats = -np.log(-np.log(uniform))
     return noise
 

@@ -1,0 +1,464 @@
+"""The Engine contract, over the fake engine and over torch with a tiny model: jobs, pages, prefix cache, endings."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fixtures.engine_driver import ROOT, Trace, copy_pages, generate, hand_over, make_job, prompt
+from fixtures.tiny_model import CONFIG, STOP_ID, VOCABULARY, tiny_files
+
+from headrace.core.blocks import blocks_for, root_hash
+from headrace.core.errors import ContextLengthExceeded, HeadraceError, InternalError, InvalidRequest, Overloaded
+from headrace.core.jobs import Job, JobKey, JobKind, Outcome
+from headrace.core.layout import KvLayout
+from headrace.engine.build import build_engine
+from headrace.engine.engine import Engine
+from headrace.engine.fake import build_fake_engine
+from headrace.engine.options import EngineOptions
+
+BLOCK_BYTES = KvLayout(CONFIG.layers, CONFIG.kv_heads, CONFIG.head_dim, 16, "float32").block_bytes
+
+Build = Callable[..., Engine]
+
+
+@pytest.fixture(params=["fake", "torch"])
+def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
+    """Builds engines of one kind; blocks: size of the pool."""
+    files = tiny_files(tmp_path)
+    make = build_fake_engine if request.param == "fake" else build_engine
+
+    def build(*, blocks: int = 64, **options: object) -> Engine:
+        sizes: dict[str, object] = {"max_num_seqs": 16, "max_num_batched_tokens": 64, **options}
+        return make(
+            files,
+            VOCABULARY,
+            EngineOptions(dtype="float32", kv_cache_memory_bytes=blocks * BLOCK_BYTES, **sizes),  # type: ignore[arg-type]
+        )
+
+    return build
+
+
+def free(engine: Engine) -> int:
+    return engine.step().load.free_blocks
+
+
+class TestLocalJobs:
+    def test_life(self, build: Build) -> None:
+        engine = build()
+        job, trace = make_job("a", prompt(1, 40)), Trace()
+        # 1. Taken: nothing runs yet, nothing is cached.
+        assert engine.add(job).resident_tokens == 0
+        # 2. Every token comes once, in order; the hit of the first is 0.
+        trace.run(engine)
+        assert [one.position for one in trace.sampled(job)] == list(range(12))
+        assert {one.cached_tokens for one in trace.sampled(job)} == {0}
+        # 3. It ends once, by length, and its pages are free in that very step.
+        (ending,) = trace.finished(job)
+        assert (ending.outcome, ending.error) == (Outcome.LENGTH, None)
+        last = next(step for step in trace.steps if step.finished)
+        assert (last.load.free_blocks, last.load.running, last.load.credits) == (64, 0, 16)
+        # 4. What was computed whole stays findable: 51 tokens have KV.
+        assert len(trace.held) == 51 // 16
+        engine.check()
+
+    def test_same_job_same_tokens_on_another_engine(self, build: Build) -> None:
+        assert generate(build(), make_job("a", prompt(1, 40))) == generate(build(), make_job("b", prompt(1, 40)))
+
+    def test_resuming_equals_going_on(self, build: Build) -> None:
+        (whole,) = generate(build(), make_job("a", prompt(1, 40), temperature=1.0, seed=9))
+        head = prompt(1, 40) + tuple(whole[:5])
+        resumed = make_job("b", head, prompt_len=40, temperature=1.0, seed=9)
+        assert generate(build(), resumed) == [whole[5:]]
+
+    def test_chunked_equals_whole(self, build: Build) -> None:
+        whole = generate(build(max_num_batched_tokens=256), make_job("a", prompt(3, 150)))
+        assert generate(build(max_num_batched_tokens=16), make_job("a", prompt(3, 150))) == whole
+
+    def test_batched_equals_alone_greedy_and_seeded(self, build: Build) -> None:
+        jobs = [
+            make_job(f"j{index}", prompt(index, 5 + 11 * index), temperature=float(index % 2), seed=index, top_p=0.9)
+            for index in range(8)
+        ]
+        alone = [generate(build(), job)[0] for job in jobs]
+        assert generate(build(), *jobs) == alone
+
+    def test_seed_and_choice_matter_only_when_sampling(self, build: Build) -> None:
+        def tokens(**sampling: object) -> list[int]:
+            return generate(build(), make_job("a", prompt(1, 20), **sampling))[0]  # type: ignore[arg-type]
+
+        assert tokens(temperature=1.0, seed=1) == tokens(temperature=1.0, seed=1)
+        assert tokens(temperature=1.0, seed=1) != tokens(temperature=1.0, seed=2)
+        assert tokens(temperature=0.0, seed=1) == tokens(temperature=0.0, seed=2)
+
+    def test_a_step_mixes_a_chunk_of_a_prompt_with_running_streams(self, build: Build) -> None:
+        engine, trace = build(max_num_batched_tokens=16), Trace()
+        first, second = make_job("a", prompt(1, 10), max_tokens=30), make_job("b", prompt(2, 100))
+        engine.add(first)
+        trace.see(engine.step())
+        engine.add(second)
+        while not trace.sampled(second):
+            before = len(trace.sampled(first))
+            trace.see(engine.step())
+            assert len(trace.sampled(first)) == before + 1
+
+
+class TestEndings:
+    def test_stop_token_is_reported_and_ends(self, build: Build) -> None:
+        engine = build()
+        (tokens,) = generate(engine, make_job("a", prompt(1, 20)))
+        job, trace = make_job("b", prompt(1, 20), stop_token_ids=(tokens[4],)), Trace(held=set(engine_held(engine)))
+        engine.add(job)
+        trace.run(engine)
+        assert trace.tokens(job) == tokens[: tokens.index(tokens[4]) + 1]
+        assert [one.outcome for one in trace.finished(job)] == [Outcome.STOP]
+
+    def test_context_ends_an_answer(self, build: Build) -> None:
+        engine, trace = build(max_model_len=48), Trace()
+        job = make_job("a", prompt(1, 40), max_tokens=1000, ignore_eos=True)
+        engine.add(job)
+        assert len(trace.run(engine).tokens(job)) == 8
+        assert [one.outcome for one in trace.finished(job)] == [Outcome.LENGTH]
+
+    def test_max_tokens_counts_what_was_generated_before(self, build: Build) -> None:
+        engine, trace = build(), Trace()
+        job = make_job("a", prompt(1, 40), prompt_len=33, max_tokens=10)
+        engine.add(job)
+        trace.run(engine)
+        assert [one.position for one in trace.sampled(job)] == [7, 8, 9]
+
+    @pytest.mark.parametrize(
+        ("first_token", "sampling", "outcome"),
+        [
+            (STOP_ID, {}, Outcome.STOP),
+            (99, {"stop_token_ids": (99,)}, Outcome.STOP),
+            (99, {"max_tokens": 1}, Outcome.LENGTH),
+        ],
+    )
+    def test_first_token_may_end_a_decode_job(
+        self, build: Build, first_token: int, sampling: dict[str, object], outcome: Outcome
+    ) -> None:
+        engine, trace = build(), Trace()
+        job = make_job("a", prompt(1, 40), JobKind.DECODE, **sampling)  # type: ignore[arg-type]
+        engine.add(job)
+        engine.activate(job.key, first_token)
+        step = trace.see(engine.step())
+        assert [one.outcome for one in step.finished] == [outcome]
+        assert not step.sampled
+        assert step.load.free_blocks == 64
+        engine.check()
+
+    def test_ignored_stop_id_goes_on(self, build: Build) -> None:
+        prefill, decode = build(), build()
+        job = make_job("a", prompt(1, 40), JobKind.DECODE, ignore_eos=True, max_tokens=3)
+        sent = make_job("a", prompt(1, 40), JobKind.PREFILL, ignore_eos=True, max_tokens=3)
+        blocks = decode.add(job).blocks
+        prefill.add(sent)
+        copy_pages(prefill, Trace().run(prefill).progress(sent)[-1].blocks, decode, blocks)
+        decode.activate(job.key, STOP_ID)
+        assert len(Trace().run(decode).tokens(job)) == 2
+
+    def test_a_prefill_job_that_ends_its_request_holds_its_pages(self, build: Build) -> None:
+        engine, trace = build(), Trace()
+        job = make_job("a", prompt(1, 40), JobKind.PREFILL, max_tokens=1)
+        engine.add(job)
+        trace.run(engine)
+        assert [one.outcome for one in trace.finished(job)] == [Outcome.LENGTH]
+        assert trace.steps[-1].load.free_blocks == 61
+        engine.remove(job.key)
+        assert free(engine) == 64
+        engine.check()
+
+
+def engine_held(engine: Engine) -> list[bytes]:
+    """Stand-ins for the names that an engine held before a trace began."""
+    return [index.to_bytes(2, "little") for index in range(engine.step().load.cached_blocks)]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("job", "error"),
+        [
+            (make_job("x", ()), InvalidRequest),
+            (make_job("x", (1, 300)), InvalidRequest),
+            (make_job("x", (1, -1)), InvalidRequest),
+            (make_job("x", prompt(1, 20), prompt_len=8, max_tokens=12), InvalidRequest),
+            (make_job("x", prompt(1, 512)), ContextLengthExceeded),
+            (make_job("x", prompt(1, 600), JobKind.DECODE), ContextLengthExceeded),
+            (make_job("a", prompt(1, 20)), InvalidRequest),  # its key is taken
+            (make_job("x", prompt(1, 400), JobKind.DECODE), Overloaded),
+        ],
+    )
+    def test_leaves_nothing_behind(self, build: Build, job: Job, error: type[HeadraceError]) -> None:
+        engine = build(blocks=32)
+        engine.add(make_job("a", prompt(5, 180), JobKind.DECODE))
+        before = engine.step()
+        with pytest.raises(error):
+            engine.add(job)
+        assert engine.step().load == before.load
+        engine.check()
+
+    def test_no_slot(self, build: Build) -> None:
+        engine = build(max_num_seqs=2)
+        for name in "ab":
+            engine.add(make_job(name, prompt(1, 20)))
+        with pytest.raises(Overloaded) as refusal:
+            engine.add(make_job("c", prompt(1, 20)))
+        assert refusal.value.retry_after_s
+        Trace().run(engine)
+        engine.add(make_job("c", prompt(1, 20)))
+
+    def test_unknown_keys_are_ignored(self, build: Build) -> None:
+        engine = build()
+        engine.remove(JobKey("nobody", 1))
+        engine.activate(JobKey("nobody", 1), 5)
+        assert engine.step().idle
+
+
+class TestPrefixCache:
+    @pytest.mark.parametrize(("length", "hit"), [(50, 48), (49, 48), (48, 32), (16, 0), (17, 16)])
+    def test_hit_leaves_a_token_to_compute(self, build: Build, length: int, hit: int) -> None:
+        engine, trace = build(), Trace()
+        first, second = make_job("a", prompt(1, length)), make_job("b", prompt(1, length))
+        engine.add(first)
+        trace.run(engine)
+        assert engine.add(second).resident_tokens == hit
+        trace.run(engine)
+        assert [one.cached_tokens for one in trace.sampled(second)] == [hit] + [0] * 11
+        assert trace.tokens(second) == trace.tokens(first)
+
+    def test_generated_blocks_are_found_by_the_next_turn(self, build: Build) -> None:
+        engine = build()
+        (answer,) = generate(engine, make_job("a", prompt(1, 30), max_tokens=40, ignore_eos=True))
+        turn = prompt(1, 30) + tuple(answer) + prompt(2, 5)
+        assert engine.add(make_job("b", turn)).resident_tokens == 64
+
+    def test_sharing_prompts_share_pages(self, build: Build) -> None:
+        engine = build()
+        generate(engine, make_job("a", prompt(1, 64), max_tokens=1))
+        jobs = [make_job(f"j{index}", prompt(1, 64) + prompt(index, 8)) for index in range(10)]
+        alone = [generate(build(), job)[0] for job in jobs]
+        for job in jobs:
+            engine.add(job)
+        while (load := engine.step().load).waiting:
+            pass
+        # The four shared blocks count once, and each job has one or two of its own.
+        assert 64 - 4 - 2 * len(jobs) <= load.free_blocks <= 64 - 4 - len(jobs)
+        for job in jobs:
+            engine.remove(job.key)
+        assert generate(engine, *jobs) == alone
+
+    def test_another_root_is_another_world(self, build: Build) -> None:
+        engine = build()
+        generate(engine, make_job("a", prompt(1, 50)))
+        assert engine.add(make_job("b", prompt(1, 50), root=root_hash(b"other tenant"))).resident_tokens == 0
+
+    def test_a_hash_collision_is_a_miss(self, build: Build) -> None:
+        engine = build()
+        generate(engine, make_job("a", prompt(1, 50)))
+        honest = make_job("b", prompt(2, 50))
+        lying = Job(
+            honest.key,
+            honest.kind,
+            honest.tokens,
+            honest.prompt_len,
+            honest.sampling,
+            ROOT,
+            make_job("a", prompt(1, 50)).hashes,
+            60.0,
+        )
+        assert engine.add(lying).resident_tokens == 0
+        engine.remove(honest.key)
+        assert generate(engine, lying) == generate(build(), honest)
+
+    def test_can_be_switched_off(self, build: Build) -> None:
+        engine, trace = build(enable_prefix_caching=False), Trace()
+        engine.add(make_job("a", prompt(1, 50)))
+        trace.run(engine)
+        assert not trace.held
+        assert engine.add(make_job("b", prompt(1, 50))).resident_tokens == 0
+
+    def test_news_and_cache_agree_while_blocks_are_evicted(self, build: Build) -> None:
+        engine, trace = build(blocks=12), Trace()
+        for index in range(12):
+            engine.add(make_job(f"j{index}", prompt(index % 7, 40 + index)))
+            trace.run(engine)
+            engine.check()
+        assert any(step.evicted for step in trace.steps)
+
+
+class TestHandOver:
+    @pytest.mark.parametrize("length", [1, 15, 16, 17, 150])
+    def test_equals_local(self, build: Build, length: int) -> None:
+        prefill, decode = build(), build()
+        (local,) = generate(build(), make_job("a", prompt(1, length), temperature=0.7, seed=3))
+        assert hand_over(prefill, decode, "a", prompt(1, length), temperature=0.7, seed=3) == local
+        for engine in (prefill, decode):
+            assert free(engine) == 64
+            engine.check()
+
+    def test_takes_only_what_is_missing_and_publishes_it(self, build: Build) -> None:
+        prefill, decode = build(), build()
+        hand_over(prefill, decode, "a", prompt(1, 40))
+        (local,) = generate(build(), make_job("b", prompt(1, 40) + prompt(9, 30)))
+        assert decode.add(make_job("x", prompt(1, 40) + prompt(9, 30), JobKind.DECODE)).resident_tokens == 32
+        decode.remove(JobKey("x", 1))
+        assert hand_over(prefill, decode, "b", prompt(1, 40) + prompt(9, 30)) == local
+
+    def test_progress_names_pages_that_stay(self, build: Build) -> None:
+        engine, trace = build(max_num_batched_tokens=20), Trace()
+        job = make_job("a", prompt(1, 100), JobKind.PREFILL)
+        engine.add(job)
+        trace.run(engine)
+        progress = trace.progress(job)
+        assert [one.computed_tokens for one in progress] == [20, 40, 60, 80, 100]
+        assert [len(one.blocks) for one in progress] == [blocks_for(one.computed_tokens) for one in progress]
+        assert all(progress[-1].blocks[: len(one.blocks)] == one.blocks for one in progress)
+        assert len(trace.tokens(job)) == 1
+
+    def test_a_grant_holds_its_pages_until_it_is_removed(self, build: Build) -> None:
+        engine = build()
+        job = make_job("a", prompt(1, 100), JobKind.DECODE)
+        admission = engine.add(job)
+        assert (admission.resident_tokens, len(set(admission.blocks))) == (0, 7)
+        assert free(engine) == 57
+        assert engine.step().idle
+
+    def test_verified_pages_of_a_broken_transfer_are_kept(self, build: Build) -> None:
+        prefill, decode = build(), build()
+        sent, granted = (make_job("a", prompt(1, 100), kind) for kind in (JobKind.PREFILL, JobKind.DECODE))
+        blocks = decode.add(granted).blocks
+        prefill.add(sent)
+        source = Trace().run(prefill).progress(sent)[-1].blocks
+        copy_pages(prefill, source[:3], decode, blocks[:3])
+        decode.remove(granted.key, verified_tokens=3 * 16 + 5)
+        assert decode.step().load.cached_blocks == 3
+        assert decode.add(make_job("b", prompt(1, 100), JobKind.DECODE)).resident_tokens == 48
+        decode.remove(JobKey("b", 1))
+        assert generate(decode, make_job("c", prompt(1, 100))) == generate(build(), make_job("c", prompt(1, 100)))
+
+    def test_a_page_of_nonsense_fails_its_job_alone(self, build: Build) -> None:
+        engine, trace = build(blocks=16), Trace()
+        broken, good = make_job("a", prompt(1, 60), JobKind.DECODE), make_job("b", prompt(2, 60))
+        blocks = engine.add(broken).blocks
+        engine.pages.write(blocks, memoryview(b"\xff" * (len(blocks) * BLOCK_BYTES)))  # as floats: not a number
+        engine.add(good)
+        engine.activate(broken.key, 7)
+        trace.run(engine)
+        (ending,) = trace.finished(broken)
+        assert ending.outcome is Outcome.FAILED
+        assert isinstance(ending.error, InternalError)
+        assert not trace.sampled(broken)
+        assert trace.tokens(good) == generate(build(), good)[0]
+        # Nothing of it is found or felt later, by whoever gets its pages.
+        again = [make_job("a", prompt(1, 60)), make_job("d", prompt(3, 100))]
+        assert engine.add(again[0]).resident_tokens == 0
+        engine.remove(again[0].key)
+        assert generate(engine, *again) == generate(build(), *again)
+        engine.check()
+
+
+class TestPressure:
+    def test_all_finish_with_the_same_tokens(self, build: Build) -> None:
+        jobs = [
+            make_job(f"j{index}", prompt(index, 30), max_tokens=60, temperature=1.0, ignore_eos=True)
+            for index in range(5)
+        ]
+        alone = [generate(build(), job)[0] for job in jobs]
+        engine, trace = build(blocks=14), Trace()
+        for job in jobs:
+            engine.add(job)
+        trace.run(engine)
+        assert any(step.load.waiting for step in trace.steps)
+        assert [trace.tokens(job) for job in jobs] == alone
+        assert [[one.position for one in trace.sampled(job)] for job in jobs] == [list(range(60))] * 5
+        engine.check()
+
+    def test_the_oldest_is_never_delayed(self, build: Build) -> None:
+        jobs = [make_job(f"j{index}", prompt(index, 30), max_tokens=60, ignore_eos=True) for index in range(5)]
+        engine, trace = build(blocks=14), Trace()
+        for job in jobs:
+            engine.add(job)
+        trace.run(engine)
+        (done,) = [index for index, step in enumerate(trace.steps) for one in step.finished if one.key == jobs[0].key]
+        assert done == 59
+
+    def test_an_activated_decode_job_survives_preemption(self, build: Build) -> None:
+        jobs = [(f"j{index}", prompt(index, 30)) for index in range(4)]
+        alone = [generate(build(), make_job(name, tokens, max_tokens=60, ignore_eos=True))[0] for name, tokens in jobs]
+        prefill, decode, trace = build(), build(blocks=12), Trace()
+        firsts = []
+        for name, tokens in jobs:
+            sent = make_job(name, tokens, JobKind.PREFILL, max_tokens=60, ignore_eos=True)
+            prefill.add(sent)
+            run = Trace()
+            while not run.sampled(sent):
+                run.steps.append(prefill.step())
+            granted = make_job(name, tokens, JobKind.DECODE, max_tokens=60, ignore_eos=True)
+            copy_pages(prefill, run.progress(sent)[-1].blocks, decode, decode.add(granted).blocks)
+            decode.activate(granted.key, run.tokens(sent)[0])
+            firsts.append((granted, run.tokens(sent)))
+        trace.run(decode)
+        assert any(step.load.waiting for step in trace.steps)
+        assert [first + trace.tokens(job) for job, first in firsts] == alone
+        decode.check()
+
+    def test_pinned_pages_are_never_taken(self, build: Build) -> None:
+        engine, trace = build(blocks=8), Trace()
+        held = make_job("held", prompt(1, 60), JobKind.PREFILL)
+        engine.add(held)
+        trace.run(engine)
+        blocks = trace.progress(held)[-1].blocks
+        before = bytearray(len(blocks) * BLOCK_BYTES)
+        engine.pages.read(blocks, memoryview(before))
+        # 1. A stream that grows into the held pages stands still and keeps what it has.
+        growing = make_job("growing", prompt(2, 50), max_tokens=40, ignore_eos=True)
+        engine.add(growing)
+        trace.run(engine)
+        assert 0 < len(trace.tokens(growing)) < 40
+        after = bytearray(len(before))
+        engine.pages.read(blocks, memoryview(after))
+        assert after == before
+        # 2. While it stands still, no grant takes the pages it waits for.
+        engine.remove(held.key)
+        with pytest.raises(Overloaded):
+            engine.add(make_job("late", prompt(3, 20), JobKind.DECODE))
+        # 3. With the pages back it ends.
+        trace.run(engine)
+        assert len(trace.tokens(growing)) == 40
+        engine.check()
+
+
+class TestRemoval:
+    @pytest.mark.parametrize("kind", list(JobKind))
+    @pytest.mark.parametrize("steps", range(8))
+    def test_at_any_time_gives_everything_back(self, build: Build, kind: JobKind, steps: int) -> None:
+        engine = build(max_num_batched_tokens=16)
+        job = make_job("a", prompt(1, 60), kind, max_tokens=30)
+        other = make_job("b", prompt(2, 20), max_tokens=4)
+        engine.add(job)
+        engine.add(other)
+        if kind is JobKind.DECODE and steps > 1:
+            engine.remove(job.key)
+            blocks = engine.add(job).blocks
+            source = build()
+            sent = make_job("a", prompt(1, 60), JobKind.PREFILL)
+            source.add(sent)
+            copy_pages(source, Trace().run(source).progress(sent)[-1].blocks, engine, blocks)
+            engine.activate(job.key, 5)
+        for _ in range(steps):
+            engine.step()
+        engine.remove(job.key)
+        engine.check()
+        trace = Trace()
+        trace.steps = [engine.step() for _ in range(30)]
+        assert not trace.sampled(job)
+        assert not trace.finished(job)
+        assert trace.steps[-1].load.free_blocks == 64
+        engine.check()
+
+    def test_check_finds_a_leak(self, build: Build) -> None:
+        engine = build()
+        engine.check()
+        engine._cache.reserve(1, [])  # type: ignore[attr-defined]
+        with pytest.raises(InternalError):
+            engine.check()
