@@ -45,6 +45,7 @@ class EngineConfig(ProcessConfig):
     """How a replica runs; the names are vLLM's where the thing is the same."""
 
     engine: Literal["torch", "fake"] = Field("torch", description="fake: no weights, deterministic tokens")
+    fake_step_ms: float = Field(0.0, ge=0, description="time that a step of the fake engine takes")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="weights and KV; auto is bfloat16"
     )

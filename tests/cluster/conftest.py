@@ -17,7 +17,7 @@ def exact_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 @pytest.fixture
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One prefill, one decode worker with the fake engine: real processes, pages and wires, no weights."""
-    with running(_directory(tmp_path_factory), "--engine=fake", *FAST_LEASES) as cluster:
+    with running(_directory(tmp_path_factory), *SLOW_FAKE, *FAST_LEASES) as cluster:
         yield cluster
 
 
@@ -25,10 +25,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def quartet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two prefill, two decode workers with the fake engine."""
     roles = ("--prefill=2", "--decode=2")
-    with running(_directory(tmp_path_factory), "--engine=fake", *roles, *FAST_LEASES) as cluster:
+    with running(_directory(tmp_path_factory), *SLOW_FAKE, *roles, *FAST_LEASES) as cluster:
         yield cluster
 
 
+# A step takes as long as a small model's, so that a kill lands among running requests.
+SLOW_FAKE = ("--engine=fake", "--fake-step-ms=10")
 FAST_LEASES = ("--lease-ttl-s=2", "--lease-every-s=0.5")
 
 

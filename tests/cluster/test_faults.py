@@ -76,6 +76,7 @@ async def kill_during(cluster: Cluster, worker: str, count: int = 20) -> list[He
         tasks = [group.create_task(listen(client, body(seed), first)) for seed in range(count)]
         await first.wait()
         cluster.kill(worker)
+        assert not any(task.done() for task in tasks), "the kill came too late to hit anything"
     return [task.result() for task in tasks]
 
 

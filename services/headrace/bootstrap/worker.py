@@ -3,8 +3,10 @@
 import asyncio
 import os
 import secrets
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import structlog
@@ -57,8 +59,8 @@ async def run(config: WorkerConfig) -> int:
         closing.push_async_callback(store.close)
         publisher = Publisher(RedisIndex(store, fleet=config.fleet), ref, ttl_s=config.lease_ttl_s)
         worker, info = await _serve(config, identity, engine, publisher, closing)
-        _keep(closing, "publisher", publisher.run())
         _keep(closing, "lease", _lease(config, store, info, publisher).run())
+        _keep(closing, "publisher", publisher.run())
         announce.ready(worker=ref.worker, incarnation=ref.incarnation, role=config.role, address=info.address)
         return await _until(stop, worker)
 
@@ -75,8 +77,10 @@ def _load(config: WorkerConfig) -> tuple[str, Engine]:
         enable_prefix_caching=config.enable_prefix_caching,
         threads=config.threads,
     )
-    build = build_fake_engine if config.engine == "fake" else build_engine
-    return files.name, build(files, vocabulary, options)
+    if config.engine == "torch":
+        return files.name, build_engine(files, vocabulary, options)
+    pause = partial(time.sleep, config.fake_step_ms / 1000) if config.fake_step_ms else None
+    return files.name, build_fake_engine(files, vocabulary, options, before_step=pause)
 
 
 async def _serve(

@@ -28,7 +28,7 @@ def show(options: ExplainOptions) -> int:
     console = Console()
     console.print(
         f"{told['request']}  {told['model']}  {told['outcome']}  {told['prompt_tokens']} prompt tokens, "
-        f"{told['actual_cached_tokens']} cached, first token after {told['actual_ttft_ms']:.0f} ms",
+        f"{told['actual_cached_tokens']} cached, first token after {_number(told['actual_ttft_ms'])} ms",
         highlight=False,
     )
     for number, route in enumerate(told["routes"], start=1):
@@ -41,12 +41,11 @@ def show(options: ExplainOptions) -> int:
 
 def _attempt(number: int, route: dict[str, Any]) -> Table:
     title = (
-        f"attempt {number}: {route['cached_tokens']} tokens expected cached, TTFT {route['expected_ttft_ms']:.0f} ms"
+        f"attempt {number}: {route['cached_tokens']} tokens expected cached, TTFT {_number(route['expected_ttft_ms'])} ms"
     )
     table = Table("worker", "role", "cached", "running", "waiting", "credits", "cost ms", "why", title=title)
     for candidate in route["candidates"]:
         worker = candidate["worker"]
-        score = candidate["score"]
         table.add_row(
             f"{'→ ' if candidate['chosen'] else ''}{worker['worker']}@{worker['incarnation'][:8]}",
             candidate["role"],
@@ -54,10 +53,15 @@ def _attempt(number: int, route: dict[str, Any]) -> Table:
             str(candidate["running"]),
             str(candidate["waiting"]),
             str(candidate["credits"]),
-            "-" if score is None else f"{score:.1f}",
+            _number(candidate["score"]),
             candidate["why"],
         )
     return table
+
+
+def _number(value: float | None) -> str:
+    """JSON has no infinity: what was never finite comes as null."""
+    return "-" if value is None else f"{value:.0f}"
 
 
 def _life(transitions: list[dict[str, Any]]) -> str:

@@ -1,0 +1,1 @@
+"""Generated from proto/headrace/rpc/v1 by `make proto`. Never edited by hand."""
