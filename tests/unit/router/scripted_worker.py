@@ -1,0 +1,289 @@
+"""ScriptedWorker: a first-class in-test `WorkerService` without engine or pages, whose every step a test can bend.
+
+By default it behaves as the contract says. Its tokens are a pure function of (seed, position), so an answer is the
+same whoever writes it and however often it is begun again.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+
+from headrace.core.errors import HeadraceError, Unavailable, WorkerLost
+from headrace.core.fleet import Load, Role, WorkerInfo, WorkerRef
+from headrace.core.jobs import (
+    Abort,
+    Activate,
+    Busy,
+    Command,
+    Ending,
+    Events,
+    Granted,
+    Hello,
+    Job,
+    JobKey,
+    JobKind,
+    Outcome,
+    Report,
+    Submit,
+    TokenEvent,
+    Welcome,
+)
+from headrace.core.layout import KvLayout
+from headrace.core.ticket import UNIT_BLOCKS, Ticket
+from headrace.rpc.contracts import PROTOCOL_VERSION
+
+LAYOUT = KvLayout(layers=2, kv_heads=1, head_dim=4, block_tokens=16, dtype="float32")
+MODEL = "toy"
+DEADLINE_S = 10.0
+
+
+def token_at(seed: int, position: int) -> int:
+    """A printable byte; a function of seed and position only."""
+    return ord("a") + (seed * 31 + position * 7 + position // 5) % 26
+
+
+def expected(seed: int, count: int) -> list[int]:
+    return [token_at(seed, position) for position in range(count)]
+
+
+def worker_info(name: str, role: Role, incarnation: str = "1", **changes: object) -> WorkerInfo:
+    info = WorkerInfo(
+        ref=WorkerRef(name, incarnation),
+        role=role,
+        address=f"{name}:{incarnation}",
+        model=MODEL,
+        model_digest=b"d" * 16,
+        layout=LAYOUT,
+        max_model_len=512,
+        num_blocks=64,
+        max_jobs=8,
+        link="loopback",
+        data_address=name,
+        protocol=PROTOCOL_VERSION,
+        pid=1,
+    )
+    return replace(info, **changes)
+
+
+class ScriptedWorker:
+    """at: what to do when a point is passed: "submit", "grant", "activate", "token N" (before it is sent), "handover",
+    "abort". silent: points at which it says nothing more for that job. cached: what it reports as cached tokens."""
+
+    def __init__(self, info: WorkerInfo, *, cached: int = 0) -> None:
+        self.info = info
+        self.cached = cached
+        self.commands: list[Command] = []
+        self.live: dict[JobKey, Job] = {}
+        self.at: dict[str, Callable[[], None]] = {}
+        self.silent: set[str] = set()
+        self.busy_times = 0
+        self.retry_after_s = 0.05
+        self.fail_first_with: list[HeadraceError] = []
+        self.stop_token: tuple[int, int] | None = None
+        self.dead = False
+        self.hellos = 0
+        self._out: asyncio.Queue[Report | HeadraceError] | None = None
+        self._changed = asyncio.Condition()
+        self._gates: dict[str, asyncio.Event] = {}
+        self._passed: dict[str, int] = defaultdict(int)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # What tests say.
+
+    def gate(self, point: str) -> asyncio.Event:
+        """From now on jobs wait at `point` until the returned event is set."""
+        return self._gates.setdefault(point, asyncio.Event())
+
+    def die(self) -> None:
+        """Break the stream and accept no other."""
+        self.dead = True
+        self.cut()
+
+    def cut(self) -> None:
+        """Break the stream."""
+        if self._out is not None:
+            self._out.put_nowait(WorkerLost(f"{self.info.ref} died."))
+
+    def send(self, report: Report) -> None:
+        assert self._out is not None
+        self._out.put_nowait(report)
+
+    def report_load(self, *, draining: bool = False) -> None:
+        self.send(Events((), (), self.load, draining))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something about this worker to be true."""
+        async with asyncio.timeout(DEADLINE_S), self._changed:
+            await self._changed.wait_for(condition)
+
+    async def passed(self, point: str, times: int = 1) -> None:
+        await self.until(lambda: self._passed[point] >= times)
+
+    @property
+    def load(self) -> Load:
+        credits = self.info.max_jobs - len(self.live)
+        return Load(running=len(self.live), total_blocks=self.info.num_blocks, credits=credits)
+
+    @property
+    def submits(self) -> list[Job]:
+        return [command.job for command in self.commands if isinstance(command, Submit)]
+
+    @property
+    def aborts(self) -> list[JobKey]:
+        return [command.key for command in self.commands if isinstance(command, Abort)]
+
+    # What routers ask.
+
+    async def attach(self, commands: AsyncIterator[Command]) -> AsyncIterator[Report]:
+        if self.dead:
+            raise Unavailable(f"{self.info.ref} cannot be reached.")
+        hello = await anext(commands)
+        assert isinstance(hello, Hello)
+        self.hellos += 1
+        self._out = out = asyncio.Queue()
+        await self._notify()
+        reader = asyncio.create_task(self._read(commands))
+        try:
+            yield Welcome(self.info, self.load)
+            while True:
+                report = await out.get()
+                if isinstance(report, HeadraceError):
+                    raise report
+                yield report
+        finally:
+            self._out = None
+            for task in (reader, *self._tasks):
+                task.cancel()
+            await asyncio.gather(reader, *self._tasks, return_exceptions=True)
+            self.live.clear()
+            await self._notify()
+
+    async def metrics(self) -> str:
+        return "# HELP toy_jobs Jobs.\n# TYPE toy_jobs gauge\ntoy_jobs 3.0\n"
+
+    async def close(self) -> None:
+        pass
+
+    # How it works.
+
+    async def _read(self, commands: AsyncIterator[Command]) -> None:
+        async for command in commands:
+            self.commands.append(command)
+            match command:
+                case Submit(job):
+                    self._spawn(self._serve(job))
+                case Activate(key, first_token):
+                    if job := self.live.get(key):
+                        self._spawn(self._decode(job, first_token))
+                case Abort(key):
+                    self._spawn(self._abort(key))
+            await self._notify()
+
+    async def _serve(self, job: Job) -> None:
+        if not await self._pass("submit"):
+            return
+        if self.busy_times:
+            self.busy_times -= 1
+            self.send(Busy(job.key, self.retry_after_s))
+            return
+        self.live[job.key] = job
+        match job.kind:
+            case JobKind.DECODE:
+                if await self._pass("grant"):
+                    self.send(Granted(job.key, self._ticket(job), 0))
+            case JobKind.PREFILL:
+                await self._prefill(job)
+            case JobKind.LOCAL:
+                await self._write(job, job.generated)
+
+    async def _prefill(self, job: Job) -> None:
+        if self.fail_first_with:
+            await self._end(job, Outcome.FAILED, self.fail_first_with.pop(0))
+            return
+        if not await self._token(job, job.generated):
+            return
+        if await self._pass("handover"):
+            await self._end(job, Outcome.HANDED_OVER)
+
+    async def _decode(self, job: Job, first_token: int) -> None:
+        if not await self._pass("activate"):
+            return
+        assert first_token == self._pick(job, job.generated)
+        if self.fail_first_with:
+            await self._end(job, Outcome.FAILED, self.fail_first_with.pop(0))
+            return
+        await self._write(job, job.generated + 1)
+
+    async def _write(self, job: Job, position: int) -> None:
+        limit = job.sampling.max_tokens
+        assert limit is not None
+        while position < limit:
+            if not await self._token(job, position):
+                return
+            if self._pick(job, position) == 0:
+                await self._end(job, Outcome.STOP)
+                return
+            position += 1
+        await self._end(job, Outcome.LENGTH)
+
+    async def _token(self, job: Job, position: int) -> bool:
+        if not await self._pass(f"token {position}") or job.key not in self.live:
+            return False
+        cached = self.cached if position == job.generated else 0
+        event = TokenEvent(job.key, 0, position, (self._pick(job, position),), cached)
+        self.send(Events((event,), (), self.load))
+        return True
+
+    def _pick(self, job: Job, position: int) -> int:
+        if self.stop_token is not None and self.stop_token[0] == position:
+            return self.stop_token[1]
+        assert job.sampling.seed is not None
+        return token_at(job.sampling.seed, position)
+
+    async def _abort(self, key: JobKey) -> None:
+        if await self._pass("abort") and (job := self.live.get(key)):
+            await self._end(job, Outcome.ABORTED)
+
+    async def _end(self, job: Job, outcome: Outcome, error: HeadraceError | None = None) -> None:
+        if self.live.pop(job.key, None) is not None and self._out is not None:
+            self.send(Events((), (Ending(job.key, outcome, error),), self.load))
+        await self._notify()
+
+    async def _pass(self, point: str) -> bool:
+        """Whether the job goes on past `point`."""
+        self._passed[point] += 1
+        await self._notify()
+        if trap := self.at.get(point):
+            trap()
+        if gate := self._gates.get(point):
+            await gate.wait()
+        await asyncio.sleep(0)
+        return point not in self.silent and self._out is not None
+
+    def _ticket(self, job: Job) -> Ticket:
+        assert job.peer is not None
+        return Ticket(
+            transfer=b"t" * 16,
+            secret=b"s" * 16,
+            job=job.key.request,
+            attempt=job.key.attempt,
+            source=job.peer,
+            target=self.info.ref,
+            model_digest=self.info.model_digest,
+            layout=self.info.layout,
+            first_block=0,
+            block_count=-(-len(job.tokens) // 16),
+            unit_blocks=UNIT_BLOCKS,
+            link=self.info.link,
+            address=self.info.data_address,
+        )
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
