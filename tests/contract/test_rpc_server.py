@@ -162,7 +162,8 @@ async def test_the_server_learns_how_long_the_caller_will_wait(
     stub = inference_stub(channel)
     message = inference_pb2.GenerateRequest(model="count", prompt=inference_pb2.Prompt(text="Hi"))
     assert [answer async for answer in stub.Generate(message, timeout=7)]
-    assert 0 < script.requests[0].timeout_s <= 7
+    # gRPC rounds the deadline on its way.
+    assert 5 < script.requests[0].timeout_s < 8
 
 
 async def test_a_malformed_request_is_refused_with_a_sentence(channel: grpc.aio.Channel) -> None:

@@ -13,6 +13,9 @@ from headrace.rpc.errors import to_failure
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+# How long an implementation may take to give up what it holds for a call that was ended.
+_CLOSING_S = 5.0
+
 _log = structlog.get_logger()
 
 
@@ -57,7 +60,9 @@ class Calls:
             task.cancel()
         if late:
             _log.info("calls.ended", count=len(late), grace_s=grace_s)
-            await asyncio.wait(late)
+            _, stuck = await asyncio.wait(late, timeout=_CLOSING_S)
+            if stuck:
+                _log.error("calls.stuck", count=len(stuck), waited_s=_CLOSING_S)
 
 
 def _defect(method: str) -> InternalError:

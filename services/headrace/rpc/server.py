@@ -18,8 +18,8 @@ from headrace.rpc.handlers import FleetHandlers, InferenceHandlers, WorkerHandle
 from headrace.rpc.options import Keepalive, server_options
 from headrace.rpc.v1 import fleet_pb2_grpc, inference_pb2_grpc, worker_pb2_grpc
 
-# How long calls that were told to end may take to say so.
-_FAREWELL_S = 1.0
+# How long calls that were told to end may take to say so, and health watches to say that nothing is served.
+_FAREWELL_S = 0.25
 
 _log = structlog.get_logger()
 
@@ -57,11 +57,11 @@ class Server:
     async def stop(self, grace_s: float) -> None:
         """Take no new calls, give those that run `grace_s` seconds, then end them with Unavailable."""
         await self._checks.enter_graceful_shutdown()
-        closing = asyncio.create_task(self._server.stop(grace_s + _FAREWELL_S))
-        await self._calls.drain(grace_s)
-        # Only health watches and reflection streams can be left: they end when they are told to.
-        await self._server.stop(None)
-        await closing
+        async with asyncio.TaskGroup() as closing:
+            closing.create_task(self._server.stop(grace_s + _FAREWELL_S))
+            await self._calls.drain(grace_s)
+            # Only health watches and reflection streams can be left now, and they never end by themselves.
+            await self._server.stop(_FAREWELL_S)
         _log.info("server.stopped", port=self.port)
 
 
