@@ -1,0 +1,103 @@
+"""Page memory and the fake engine's marked pages: what is written is what is read, and what is not is noticed."""
+
+import numpy as np
+import pytest
+from fixtures.tiny_model import VOCABULARY
+
+from headrace.core.errors import InternalError
+from headrace.core.layout import KvLayout
+from headrace.core.sampling import SamplingParams
+from headrace.engine.fake import FakeRunner, MarkedPages
+from headrace.engine.page_memory import PageMemory
+from headrace.engine.runner import Draw, Span
+
+LAYOUT = KvLayout(3, 2, 4, 16, "bfloat16")
+DIGEST = b"0123456789abcdef"
+
+
+def _noise(blocks: int) -> bytes:
+    return np.random.default_rng(0).bytes(blocks * LAYOUT.block_bytes)
+
+
+def test_blocks_move_whole_and_in_order() -> None:
+    memory, data = PageMemory(LAYOUT, 8), _noise(3)
+    memory.write((6, 1, 4), memoryview(data))
+    out = bytearray(len(data))
+    memory.read((6, 1, 4), memoryview(out))
+    assert out == data
+    # Layer by layer in the buffer: block 1 is the second of each layer.
+    single = bytearray(LAYOUT.block_bytes)
+    memory.read((1,), memoryview(single))
+    for layer in range(3):
+        page = LAYOUT.page_bytes
+        assert single[layer * page : (layer + 1) * page] == data[(3 * layer + 1) * page : (3 * layer + 2) * page]
+    assert not memory.bytes[:, [0, 2, 3, 5, 7]].any()
+
+
+@pytest.mark.parametrize(("blocks", "size"), [((1, 2), 1), ((8,), 1), ((-1,), 1), ((), 1)])
+def test_wrong_sizes_and_blocks_are_refused(blocks: tuple[int, ...], size: int) -> None:
+    memory = PageMemory(LAYOUT, 8)
+    buffer = memoryview(bytearray(size * LAYOUT.block_bytes))
+    with pytest.raises(InternalError):
+        memory.read(blocks, buffer)
+    with pytest.raises(InternalError):
+        memory.write(blocks, buffer)
+
+
+class Fakes:
+    """A fake runner over 8 pages."""
+
+    def __init__(self) -> None:
+        self.pages = MarkedPages(LAYOUT, 8, DIGEST)
+        self.runner = FakeRunner(self.pages, VOCABULARY, 128, DIGEST, stop_after=None, before_step=None)
+
+    def run(self, tokens: list[int], start: int, blocks: list[int]) -> object:
+        draw = Draw(SamplingParams(seed=1), 0, 0)
+        (result,) = self.runner.run([Span(tokens, start, len(tokens) - start, blocks, draw)])
+        return result
+
+
+def _filled() -> tuple[Fakes, list[int], bytearray]:
+    fakes, tokens = Fakes(), list(range(40))
+    assert isinstance(fakes.run(tokens, 0, [5, 0, 3]), int)
+    buffer = bytearray(3 * LAYOUT.block_bytes)
+    fakes.pages.read([5, 0, 3], memoryview(buffer))
+    return fakes, [*tokens, 40], buffer
+
+
+def test_moved_pages_are_recognised() -> None:
+    source, tokens, data = _filled()
+    target = Fakes()
+    target.pages.write([1, 2, 7], memoryview(data))
+    assert target.run(tokens, 40, [1, 2, 7]) == source.run(tokens, 40, [5, 0, 3])
+
+
+@pytest.mark.parametrize("where", [0, 1, -449, 3 * LAYOUT.page_bytes + 9])
+def test_one_wrong_bit_is_noticed(where: int) -> None:
+    _, tokens, data = _filled()
+    target = Fakes()
+    data[where] ^= 0x10
+    target.pages.write([1, 2, 7], memoryview(data))
+    assert isinstance(target.run(tokens, 40, [1, 2, 7]), InternalError)
+
+
+def test_pages_in_the_wrong_order_or_of_other_tokens_are_noticed() -> None:
+    _, tokens, data = _filled()
+    target = Fakes()
+    target.pages.write([1, 2, 7], memoryview(data))
+    assert isinstance(target.run(tokens, 40, [2, 1, 7]), InternalError)
+    assert isinstance(target.run([9, *tokens[1:]], 40, [1, 2, 7]), InternalError)
+
+
+def test_a_page_that_never_came_or_was_overwritten_is_noticed() -> None:
+    source, tokens, data = _filled()
+    target = Fakes()
+    target.pages.write([1, 2], memoryview(_part(data, (0, 1))))
+    assert isinstance(target.run(tokens, 40, [1, 2, 7]), InternalError)
+    source.pages.write([0], memoryview(_noise(1)))
+    assert isinstance(source.run(tokens, 40, [5, 0, 3]), InternalError)
+
+
+def _part(data: bytearray, blocks: tuple[int, ...]) -> bytes:
+    pages = np.frombuffer(data, dtype=np.uint8).reshape(3, 3, LAYOUT.page_bytes)
+    return pages[:, list(blocks)].tobytes()
