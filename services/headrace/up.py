@@ -18,7 +18,7 @@ import psutil
 
 from headrace import config as configuration
 from headrace.config import FrontendConfig, UpConfig, WorkerConfig
-from headrace.core.errors import StartupError
+from headrace.core.errors import StartupError, Unavailable
 from headrace.core.layout import DTYPE_BYTES
 from headrace.modelfiles.files import ModelFiles
 from headrace.modelfiles.resolve import resolve
@@ -26,6 +26,7 @@ from headrace.placement.preflight import require_free_port, require_memory
 from headrace.placement.processes import ProcessSpec
 from headrace.placement.stop import Stop
 from headrace.placement.supervisor import Supervisor
+from headrace.store.connection import Store
 from headrace.store.server import EmbeddedRedis
 from headrace.telemetry import logs
 
@@ -76,10 +77,21 @@ def process_specs(config: UpConfig, redis_url: str, directory: Path) -> list[Pro
 async def _redis(url: str) -> AsyncIterator[str]:
     """The address of a Redis: the one given, or one of our own for as long as the block runs."""
     if url:
+        await _require_redis(url)
         yield url
         return
     async with EmbeddedRedis() as server:
         yield server.url
+
+
+async def _require_redis(url: str) -> None:
+    store = Store(url)
+    try:
+        await store.ping()
+    except Unavailable as error:
+        raise StartupError(error.message, remedy="Start it, correct --redis-url, or leave the flag out.") from None
+    finally:
+        await store.close()
 
 
 def _spec(command: str, name: str, config: configuration.ProcessConfig, threads: int, directory: Path) -> ProcessSpec:

@@ -46,7 +46,7 @@ def phrase(name: str) -> str:
     text = (ROOT / name).read_text()
     docstring = ast.get_docstring(ast.parse(text)) if name.endswith(".py") else None
     first = " ".join((docstring or "").split("\n\n")[0].split())
-    return re.split(r"(?<=[a-z0-9)`])[.:](?:\s|$)", first)[0].rstrip(".") if first else ""
+    return re.split(r"(?<=[a-z0-9)`])\.(?:\s|$)", first)[0].rstrip(".") if first else ""
 
 
 def render() -> str:
@@ -59,14 +59,15 @@ def render() -> str:
     lines += ["", "services/headrace/"]
     sources = [name.removeprefix("services/headrace/") for name in names if name.startswith("services/headrace/")]
     folder = ""
-    for source in sorted(sources, key=lambda name: (name.count("/") > 0, name)):
+    for source in sorted(sources, key=lambda name: name.rpartition("/")[::2]):
         parent, _, leaf = source.rpartition("/")
-        if parent != folder:
+        text = phrase(f"services/headrace/{source}")
+        if parent != folder and text:
             lines.append(f"  {parent}/")
             folder = parent
-        text = phrase(f"services/headrace/{source}")
         if text:
-            lines.append(f"  {'  ' * (source.count('/'))}{leaf:<{24 - 2 * source.count('/')}}{text}")
+            indent = "    " if parent else "  "
+            lines.append(f"{indent}{leaf:<{24 - len(indent)}}{text}")
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

@@ -1,0 +1,131 @@
+"""`headrace up` as a person meets it: what it says, when it cannot start, and what it leaves behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import openai
+import psutil
+import pytest
+from fixtures.cluster import eventually, running
+
+# The goal is 10 s on an idle machine (docs/log.md has the table); a test only holds the deadline of five times that.
+FIRST_TOKEN_DEADLINE_S = 50.0
+
+
+def up(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run `headrace up` to an end that is expected to come by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "headrace.cli", "up", "--port=0", "--grpc-port=0", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def assert_one_sentence(ended: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    """Exit code 2 and, as the last line, a sentence that holds the words; never a traceback."""
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr + ended.stdout
+    sentence = ended.stderr.strip().splitlines()[-1]
+    assert sentence.startswith("headrace")
+    for word in words:
+        assert word in sentence
+
+
+def test_a_port_in_use_is_named_with_the_flag_that_changes_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert_one_sentence(up("--engine=fake", f"--port={port}"), str(port), "--port")
+        assert_one_sentence(up("--engine=fake", f"--grpc-port={port}"), str(port), "--grpc-port")
+
+
+def test_a_missing_model_is_one_sentence() -> None:
+    assert_one_sentence(up("/nowhere/model.gguf"), "/nowhere/model.gguf")
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF\x03\x00\x00\x00" + b"\xff" * 64, b"PK\x03\x04 not a model"])
+def test_a_broken_model_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(content)
+    assert_one_sentence(up(str(broken)), "broken.gguf")
+
+
+def test_too_little_memory_is_one_sentence_with_the_arithmetic() -> None:
+    assert_one_sentence(up(f"--kv-cache-memory-bytes={10**15}"), "GiB", "--kv-cache-memory-bytes")
+
+
+def test_what_a_worker_cannot_do_is_said_by_up() -> None:
+    ended = up("--engine=fake", "--max-num-seqs=64", "--max-num-batched-tokens=32")
+    assert_one_sentence(ended, "max_num_batched_tokens", "max_num_seqs")
+
+
+def test_a_redis_that_is_away_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert_one_sentence(up("--engine=fake", f"--redis-url=redis://127.0.0.1:{port}/0"), "Redis", str(port))
+    assert_one_sentence(up("--engine=fake", "--redis-url=http://127.0.0.1"), "Redis")
+
+
+def test_mistakes_in_flags_and_environment_are_one_sentence() -> None:
+    assert_one_sentence(up("--prefill=-1"), "--prefill")
+    assert_one_sentence(up("--no-such-flag"), "--no-such-flag")
+    assert_one_sentence(up(HEADRACE_ENGINE="steam"), "--engine", "torch")
+    assert_one_sentence(up("--prefill=0"), "--local 1")
+
+
+def test_first_token_of_the_real_model_comes_in_time(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with running(tmp_path) as cluster:
+        assert cluster.output[-1] == f"ready  {cluster.url}/v1  (model smollm2-135m, 1 prefill, 1 decode)"
+        with openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", timeout=60, max_retries=0) as client:
+            stream = client.chat.completions.create(
+                model="smollm2-135m", messages=[{"role": "user", "content": "Hello"}], stream=True, max_tokens=4
+            )
+            next(event for event in stream if event.choices and event.choices[0].delta.content)
+            took = time.monotonic() - began
+            assert took < FIRST_TOKEN_DEADLINE_S
+            # The first token does not wait for the pages: they have moved once the answer is complete.
+            assert [event.choices[0].finish_reason for event in stream if event.choices][-1] == "length"
+        assert cluster.metric("headrace_kv_transfer_bytes_total", direction="received") > 0
+
+
+def test_a_killed_up_leaves_no_process_behind(tmp_path: Path) -> None:
+    """SIGKILL gives `up` no chance to clean: its children must find out by themselves."""
+    command = [sys.executable, "-m", "headrace.cli", "up", "--engine=fake", "--port=0", "--grpc-port=0"]
+    with (tmp_path / "up.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        assert any(line.startswith("ready ") for line in process.stdout)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 4  # Redis, frontend, two workers
+        process.kill()
+        process.wait()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    for child in alive:
+        child.kill()
+    assert alive == []
+
+
+def test_ctrl_c_while_starting_stops_what_has_started(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace.cli", "up", "--engine=fake", "--port=0", "--grpc-port=0"]
+    with (tmp_path / "up.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        assert any(line.startswith("redis ") for line in process.stdout)
+        me = psutil.Process(process.pid)
+        family = eventually(lambda: me.children(recursive=True), lambda found: len(found) >= 2)
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert process.wait(timeout=30) == 0
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert alive == []
+    assert "Traceback" not in (tmp_path / "up.log").read_text()
