@@ -44,13 +44,16 @@ class Attachment:
     """One worker incarnation.
 
     was_welcomed: the last stream got as far as a welcome.
-    changed: called when the worker's load, or whether it is attached, changed.
+    on_load: called when the worker's load changed, on_change: when it was attached or lost.
     """
 
-    def __init__(self, info: WorkerInfo, ledger: Ledger, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, info: WorkerInfo, ledger: Ledger, on_load: Callable[[], None], on_change: Callable[[], None]
+    ) -> None:
         self.info = info
         self._ledger = ledger
-        self._changed = changed
+        self._on_load = on_load
+        self._on_change = on_change
         self._load = Load()
         self._draining = False
         self._legs: dict[JobKey, Leg] = {}
@@ -102,7 +105,7 @@ class Attachment:
         self._load, self._draining, self._connection = welcome.load, False, connection
         self.was_welcomed = True
         log.info("worker.attached", worker=str(self.info.ref), role=self.info.role.value, credits=welcome.load.credits)
-        self._changed()
+        self._on_change()
 
     def _take(self, report: Report) -> None:
         match report:
@@ -114,7 +117,7 @@ class Attachment:
                 self._load, self._draining = load, draining
                 for event in news:
                     self._tell(event.key, event)
-                self._changed()
+                self._on_load()
             case Welcome():
                 log.warning("report.unexpected", worker=str(self.info.ref), report="welcome")
 
@@ -143,8 +146,8 @@ class Attachment:
         for leg in legs.values():
             leg.tell(lost)
         if was_attached:
-            log.warning("worker.lost", worker=str(self.info.ref), jobs=len(legs))
-            self._changed()
+            log.info("worker.detached", worker=str(self.info.ref), jobs=len(legs))
+            self._on_change()
 
 
 async def _first(reports: AsyncIterator[Report], welcome_s: float) -> Welcome:

@@ -47,7 +47,10 @@ class _Kept:
 
 
 class Attachments:
-    """fits: why a worker cannot belong to this router's fleet, or "". changed: called on any change of state."""
+    """fits: why a worker cannot belong to this router's fleet, or "".
+
+    on_load: called when some worker's load changed, on_change: when a worker came, left, was attached or lost.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,8 @@ class Attachments:
         hello: Hello,
         fits: Callable[[WorkerInfo], str],
         ledger: Ledger,
-        changed: Callable[[], None],
+        on_load: Callable[[], None],
+        on_change: Callable[[], None],
         patience: Patience,
     ) -> None:
         self._roster = roster
@@ -65,7 +69,8 @@ class Attachments:
         self._hello = hello
         self._fits = fits
         self._ledger = ledger
-        self._changed = changed
+        self._on_load = on_load
+        self._on_change = on_change
         self._patience = patience
         self._kept: dict[WorkerRef, _Kept] = {}
         self._refused: dict[WorkerRef, str] = {}
@@ -126,9 +131,9 @@ class Attachments:
                 self._drop(ref, "replaced" if replaced else "lease ended")
         for ref, info in fitting.items():
             if ref not in self._kept:
-                attachment = Attachment(info, self._ledger, self._changed)
+                attachment = Attachment(info, self._ledger, self._on_load, self._on_change)
                 self._kept[ref] = _Kept(attachment, asyncio.create_task(self._keep(ref), name=f"attach.{ref}"))
-        self._changed()
+        self._on_change()
 
     def _admissible(self, info: WorkerInfo) -> bool:
         reason = self._fits(info)
@@ -163,7 +168,7 @@ class Attachments:
             del self._kept[ref]
             self._ledger.forget(ref)
             log.info("worker.dropped", worker=str(ref), why="lease ended")
-            self._changed()
+            self._on_change()
 
     async def _attach_once(self, attachment: Attachment) -> None:
         """One stream from opening to break."""

@@ -104,7 +104,7 @@ class Attempt:
         self._ledger.release(self._job.key)
 
     async def drained(self, seconds: float) -> None:
-        """After `close`: both workers have let go of the job and its pages, or `seconds` passed."""
+        """After `close`: both workers have said that the job is over, or `seconds` passed."""
         try:
             async with asyncio.timeout(seconds):
                 for leg in (self._prefill, self._decode):

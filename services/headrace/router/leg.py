@@ -31,7 +31,7 @@ Inbox = asyncio.Queue[Notice]
 
 
 class Leg:
-    """Made by an attachment. ended: the worker holds nothing of the job any more."""
+    """Made by an attachment. ended: the worker has had its last word on the job, or never got it."""
 
     def __init__(
         self,

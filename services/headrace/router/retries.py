@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from headrace.core.errors import HeadraceError, WorkerLost
+from headrace.core.errors import DeadlineExceeded, HeadraceError, WorkerLost
 from headrace.core.fleet import WorkerRef
 
 MAX_DEATHS = 2
@@ -73,7 +73,8 @@ class Retries:
             case Fault.FAILED:
                 self._failures += 1
                 self.avoided |= set(failure.suspects)
-        if not failure.error.kind.retryable:
+        # A worker whose time for the job ran out only says first what this request would be told next.
+        if not failure.error.kind.retryable or isinstance(failure.error, DeadlineExceeded):
             raise failure.error
         if self._deaths > MAX_DEATHS:
             raise WorkerLost(f"{self._deaths} workers were lost while they held the request. {failure.error.message}")

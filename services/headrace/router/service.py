@@ -58,7 +58,8 @@ class Router:
             hello=hello,
             fits=self._misfit,
             ledger=self._ledger,
-            changed=self._fleet_changed,
+            on_load=self._admission.wake,
+            on_change=self._fleet_changed,
             patience=options.patience,
         )
         self._dispatch = Dispatch(self._attachments, self._admission, self._ledger, match, options.policy)
