@@ -255,8 +255,7 @@ class Router:
             case Events():
                 for event in report.tokens:
                     assert not heard.endings[event.key], "tokens after the ending"
-                    if event.key not in heard.tokens:
-                        heard.cached[event.key] = event.cached_tokens
+                    heard.cached.setdefault(event.key, event.cached_tokens)
                     heard.tokens[event.key] += event.token_ids
                 for ending in report.endings:
                     heard.endings[ending.key].append(ending)
