@@ -40,9 +40,7 @@ def show(options: ExplainOptions) -> int:
 
 
 def _attempt(number: int, route: dict[str, Any]) -> Table:
-    title = (
-        f"attempt {number}: {route['cached_tokens']} tokens expected cached, TTFT {_number(route['expected_ttft_ms'])} ms"
-    )
+    title = f"attempt {number}: {route['cached_tokens']} tokens expected cached, TTFT {_number(route['expected_ttft_ms'])} ms"
     table = Table("worker", "role", "cached", "running", "waiting", "credits", "cost ms", "why", title=title)
     for candidate in route["candidates"]:
         worker = candidate["worker"]
