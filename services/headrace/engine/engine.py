@@ -87,6 +87,7 @@ class Engine(Protocol):
       local    add -> [step ... Sampled ... Finished] (its pages are free when Finished is returned)
       prefill  add -> [step ... Progress, Sampled] -> held -> remove. After its one token the job holds its pages,
                whether or not that token ended the request (then Finished STOP or LENGTH comes with it), until remove.
+               One that is Finished FAILED holds them until remove too: a transfer may be reading them.
                All its pages are reserved before its first Progress and never preempted.
       decode   add (slot, pages and headroom reserved, cached prefix matched) -> pages written through PagePort ->
                activate -> [step ... Sampled ... Finished]. `activate` makes the first token known; it is not
