@@ -1,0 +1,37 @@
+"""Dispatch credits: never more than fit, never none at an empty worker."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.fleet import Load
+from headrace.worker.load import JobSize, with_credits
+
+
+@given(
+    free=st.integers(0, 1000),
+    live=st.integers(0, 80),
+    max_jobs=st.integers(1, 64),
+    size=st.floats(0, 500),
+    open=st.booleans(),
+)
+def test_credits_stay_in_bounds(free: int, live: int, max_jobs: int, size: float, open: bool) -> None:
+    load = Load(free_blocks=free, total_blocks=1000, running=3)
+    told = with_credits(load, live=live, max_jobs=max_jobs, blocks_per_job=size, open=open)
+    assert 0 <= told.credits <= max(0, max_jobs - live)
+    assert (told.running, told.free_blocks) == (3, free)
+    if not open:
+        assert told.credits == 0
+    elif live == 0:
+        assert told.credits >= 1
+    elif told.credits:
+        assert told.credits * size <= free or size < 1
+
+
+def test_job_size_follows_the_jobs() -> None:
+    size = JobSize()
+    for _ in range(200):
+        size.see(40)
+    assert 39 < size.blocks <= 40
+    for _ in range(200):
+        size.see(2)
+    assert 2 <= size.blocks < 3

@@ -1,0 +1,52 @@
+"""Tickets are never written twice, and which blocks are ready follows from what is computed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.fleet import WorkerRef
+from headrace.core.jobs import Job, JobKey, JobKind
+from headrace.core.layout import KvLayout
+from headrace.core.sampling import SamplingParams
+from headrace.core.ticket import Ticket
+from headrace.worker.tickets import TicketOffice
+
+HERE, PEER = WorkerRef("here", "life"), WorkerRef("peer", "life")
+LAYOUT = KvLayout(2, 2, 8, 16, "float32")
+
+
+def office() -> TicketOffice:
+    return TicketOffice(HERE, b"digest", LAYOUT, "tcp", "127.0.0.1:9")
+
+
+def decode_job(tokens: int) -> Job:
+    return Job(JobKey("r", 1), JobKind.DECODE, (5,) * tokens, tokens, SamplingParams(), b"", (), 1.0, peer=PEER)
+
+
+def test_every_ticket_is_another_and_every_incarnation_too() -> None:
+    first, second = office(), office()
+    tickets = [one.write(decode_job(40), PEER, 16) for one in (first, first, second)]
+    assert len({ticket.transfer for ticket in tickets}) == 3
+    assert len({ticket.secret for ticket in tickets}) == 3
+    assert tickets[0].transfer[:8] == tickets[1].transfer[:8] != tickets[2].transfer[:8]
+    assert {(len(ticket.transfer), len(ticket.secret)) for ticket in tickets} == {(16, 16)}
+
+
+@given(tokens=st.integers(1, 200), data=st.data())
+def test_ready_blocks_grow_to_exactly_those_of_the_ticket(tokens: int, data: st.DataObject) -> None:
+    asked = decode_job(tokens)
+    resident = 16 * data.draw(st.integers(0, (tokens - 1) // 16))
+    here = office()
+    ticket: Ticket = here.write(asked, PEER, resident)
+    blocks = tuple(range(100, 100 + -(-tokens // 16)))
+    seen = 0
+    for computed in [*sorted(data.draw(st.lists(st.integers(0, tokens)))), tokens]:
+        held = blocks[: -(-computed // 16)]
+        ready = here.ready(ticket, asked, computed, held)
+        assert len(ready) >= seen
+        seen = len(ready)
+        assert ready == blocks[ticket.first_block :][:seen]
+        whole = seen + ticket.first_block
+        assert seen == 0 or whole * 16 <= computed or computed == tokens
+    assert seen == ticket.block_count
+    assert here.verified_tokens(ticket, asked, seen) == tokens
+    assert here.verified_tokens(ticket, asked, 0) == resident
