@@ -35,8 +35,8 @@ class Pair:
         make = ProcessPeer if place else Peer
         here = (self.link, layout, blocks)
         # swap: the decode worker is the one in the child process.
-        self.p = Peer(*here, 1, options, board) if swap or not place else make(*here, 1, options)
-        self.d = make(*here, 0, options) if swap and place else Peer(*here, 0, options, board)
+        self.p = Peer(*here, 1, options, switchboard=board) if swap or not place else make(*here, 1, options)
+        self.d = make(*here, 0, options) if swap and place else Peer(*here, 0, options, switchboard=board)
         self.tickets = Tickets()
 
     def ticket(self, blocks: int, unit_blocks: int = 4) -> Ticket:
@@ -144,7 +144,7 @@ def test_units_leave_before_later_blocks_are_computed(pair: Callable[..., Pair],
     assert made.d.contents(range(12)) == made.p.contents(range(12))
 
 
-@pytest.mark.parametrize("computed", [0, 3, 4, 9, 16])
+@pytest.mark.parametrize("computed", [0, 6, 16])
 @pytest.mark.parametrize("who", ["sender", "receiver"])
 @pytest.mark.parametrize("wiring", WIRINGS)
 def test_cancel_at_every_stage(pair: Callable[..., Pair], wiring: str, who: str, computed: int) -> None:

@@ -92,6 +92,7 @@ class Peer:
         blocks: int,
         seed: int,
         options: TransferOptions | None = None,
+        *,
         switchboard: Switchboard | None = None,
     ) -> None:
         self.pages = ArrayPages(layout, blocks, seed)

@@ -218,7 +218,6 @@ class TcpLink:
         self._posts: dict[FrameId, _Posted] = {}
         self._dialed: dict[str, _Dialed] = {}
         self._accepted: set[_Accepted] = set()
-        self._selector = selectors.DefaultSelector()
         self._wake_fd = -1
         self._settled_early = False
         try:
@@ -226,6 +225,7 @@ class TcpLink:
         except OSError as error:
             raise StartupError(f"The tcp link cannot listen on {host} ({error}).") from error
         self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._address = f"{host}:{self._listener.getsockname()[1]}"
 

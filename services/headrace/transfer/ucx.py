@@ -21,6 +21,8 @@ from headrace.transfer.link import FrameId, Receipt, ReceiptState
 _log = structlog.get_logger()
 _MARKER_BYTES = 16
 _CLOSE_S = 0.2
+_HANG_UP_S = 0.05
+_PROGRESS_ROUNDS = 64
 _SHARED_MEMORY = {"posix", "sysv", "sm", "shm", "mm", "xpmem", "knem"}
 # Forced rendezvous: see the module. The rest keeps UCX from writing to standard error about peers that die.
 _CONFIG = {"RNDV_THRESH": "0", "LOG_LEVEL": "fatal", "WARN_UNUSED_ENV_VARS": "n"}
@@ -127,12 +129,12 @@ class UcxLink:
         return receipt
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:
-        self._worker.progress()
+        self._advance()
         # arm() refuses while UCX has something to do; what came in between is then seen by the next call.
         settled, self._settled_early = self._settle() or self._settled_early, False
         if not settled and self._worker.arm():
             select.select([self._event_fd, wake_fd], [], [], timeout_s)
-            self._worker.progress()
+            self._advance()
             self._settle()
         self._forget_dead()
 
@@ -142,17 +144,32 @@ class UcxLink:
                 operation.receipt.withdraw()
         self._settle_within(_CLOSE_S)
         if self._error_handling:
+            self._hang_up_on_all()
+            self._settle_within(_CLOSE_S)
+        self._park()
+
+    def _hang_up_on_all(self) -> None:
+        """Peers hear of it by the progress made here, and so do those who were only just connecting."""
+        until = time.monotonic() + _HANG_UP_S
+        while (left_s := until - time.monotonic()) > 0:
             for peer in (*self._dialed.values(), *self._accepted):
                 peer.hang_up()
-            self._settle_within(_CLOSE_S)
-        if self._operations:
-            self._park()
-        self._forget_dead()
+            self._advance()
+            self._settle()
+            self._forget_dead()
+            if self._worker.arm():
+                select.select([self._event_fd], [], [], left_s)
+
+    def _advance(self) -> None:
+        """Progress while there is some to make, but not so long that a steady stream keeps the caller here."""
+        for _ in range(_PROGRESS_ROUNDS):
+            if not self._worker.progress_once():
+                return
 
     def _settle_within(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while self._operations and time.monotonic() < until:
-            self._worker.progress()
+            self._advance()
             self._settle()
 
     def _accept(self, request: int) -> None:
@@ -222,9 +239,14 @@ class UcxLink:
             operation.receipt.settle(ReceiptState.DONE)
 
     def _park(self) -> None:
-        """A peer may still use our memory, and closing a UCX worker fences nothing (and may spin while the peer is
-        frozen). So the link is never progressed again and never freed: the reference is for the life of the process."""
-        _log.warning("ucx.parked", address=self._address, operations=len(self._operations))
+        """Never progress again and never free: the reference is for the life of the process.
+
+        A peer may still use memory of pending operations, and closing a UCX worker fences nothing and may spin beside
+        a frozen peer. Without any, freeing the listener crashes if a connection to it was accepted but not yet heard
+        from (UCX 1.21 hands it on to the freed listener on its own thread).
+        """
+        if self._operations:
+            _log.warning("ucx.parked", address=self._address, operations=len(self._operations))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 

@@ -1,0 +1,376 @@
+"""One suite for the Link contract over every link; faults between two real processes."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from link_peer import FRAME
+
+from headrace.core.errors import StartupError
+from headrace.transfer.factory import make_link
+from headrace.transfer.link import END_UNIT, FrameId, Link, LinkFactory, Receipt, ReceiptState
+from headrace.transfer.loopback import Switchboard
+
+LINKS = ["loopback", "tcp", "ucx"]
+BETWEEN_PROCESSES = ["tcp", "ucx"]
+HUGE = 128 << 20
+
+
+class OpenLinks:
+    """Links of one kind that can reach each other; each is closed once."""
+
+    def __init__(self, factory: LinkFactory) -> None:
+        self._factory = factory
+        self._open: list[Link] = []
+
+    def open(self) -> Link:
+        self._open.append(self._factory.open())
+        return self._open[-1]
+
+    def close(self, link: Link) -> None:
+        if link in self._open:
+            self._open.remove(link)
+            link.close()
+
+    def close_all(self) -> None:
+        for link in list(self._open):
+            self.close(link)
+
+
+@pytest.fixture
+def wake() -> Iterator[int]:
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture(params=LINKS)
+def links(request: pytest.FixtureRequest) -> Iterator[OpenLinks]:
+    opened = OpenLinks(make_link(request.param, switchboard=Switchboard()))
+    yield opened
+    opened.close_all()
+
+
+@pytest.fixture(params=BETWEEN_PROCESSES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def here(name: str) -> Iterator[OpenLinks]:
+    """This process's links; the peers are child processes."""
+    opened = OpenLinks(make_link(name))
+    yield opened
+    opened.close_all()
+
+
+def drive(wake: int, done: Callable[[], bool], *links: Link, timeout_s: float = 10.0) -> None:
+    give_up_at = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < give_up_at, "waited in vain"
+        for link in links:
+            link.progress(0.001, wake)
+
+
+def settled(*receipts: Receipt) -> Callable[[], bool]:
+    return lambda: not any(receipt.pending for receipt in receipts)
+
+
+def buffer(size: int, fill: int = 0) -> memoryview:
+    return np.full(size, fill, dtype=np.uint8).data
+
+
+def frame(unit: int, transfer: int = 1) -> FrameId:
+    return FrameId(b"\x11\x22\x33\x44\x55\x66\x77\x88" + transfer.to_bytes(8, "big"), unit)
+
+
+@pytest.mark.parametrize("size", [16, 128, 65_537, 16 << 20])
+@pytest.mark.parametrize("post_first", [True, False])
+def test_a_frame_arrives_whole(links: OpenLinks, wake: int, size: int, post_first: bool) -> None:
+    left, right = links.open(), links.open()
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    into = buffer(size)
+    if post_first:
+        received, sent = right.post(frame(0), into), None
+        left.progress(0.0, wake)
+        right.progress(0.0, wake)
+        sent = left.send(right.address, frame(0), data.data)
+    else:
+        sent = left.send(right.address, frame(0), data.data)
+        left.progress(0.01, wake)
+        right.progress(0.01, wake)
+        assert sent.pending, "nothing is buffered on the way"
+        received = right.post(frame(0), into)
+    drive(wake, settled(sent, received), left, right)
+    assert (sent.state, received.state) == (ReceiptState.DONE, ReceiptState.DONE)
+    assert bytes(into) == data.tobytes()
+
+
+def test_frames_match_by_id_both_ways_and_in_any_order(links: OpenLinks, wake: int) -> None:
+    left, right = links.open(), links.open()
+    ids = [frame(unit, transfer) for transfer in (1, 2) for unit in (0, 1, 2, END_UNIT)]
+    receipts: list[Receipt] = []
+    arrived: dict[tuple[str, FrameId], memoryview] = {}
+    for number, name in enumerate(ids):
+        receipts.append(left.send(right.address, name, buffer(1000, number + 1)))
+        receipts.append(right.send(left.address, name, buffer(1000, number + 101)))
+    for name in reversed(ids):
+        for side, link in (("right", right), ("left", left)):
+            arrived[side, name] = buffer(1000)
+            receipts.append(link.post(name, arrived[side, name]))
+    drive(wake, settled(*receipts), left, right)
+    assert {receipt.state for receipt in receipts} == {ReceiptState.DONE}
+    for number, name in enumerate(ids):
+        assert bytes(arrived["right", name]) == bytes([number + 1]) * 1000
+        assert bytes(arrived["left", name]) == bytes([number + 101]) * 1000
+
+
+def test_an_unposted_frame_blocks_no_other(links: OpenLinks, wake: int) -> None:
+    left, right = links.open(), links.open()
+    stuck = left.send(right.address, frame(0), buffer(1 << 20))
+    into = buffer(1 << 20)
+    received = right.post(frame(1), into)
+    sent = left.send(right.address, frame(1), buffer(1 << 20, 5))
+    drive(wake, settled(sent, received), left, right)
+    assert bytes(into) == b"\5" * (1 << 20)
+    assert stuck.pending
+
+
+def test_a_withdrawn_receive_settles_and_its_id_can_be_posted_again(links: OpenLinks, wake: int) -> None:
+    left, right = links.open(), links.open()
+    first = buffer(128)
+    received = right.post(frame(0), first)
+    received.withdraw()
+    received.withdraw()
+    drive(wake, settled(received), right)
+    assert received.state is ReceiptState.FAILED
+    kept = bytes(first)
+    again = buffer(128)
+    received = right.post(frame(0), again)
+    sent = left.send(right.address, frame(0), buffer(128, 9))
+    drive(wake, settled(sent, received), left, right)
+    assert received.state is ReceiptState.DONE
+    assert bytes(again) == b"\x09" * 128
+    assert bytes(first) == kept
+
+
+def test_a_receive_withdrawn_as_its_frame_arrives_still_tells_the_truth(links: OpenLinks, wake: int) -> None:
+    left, right = links.open(), links.open()
+    into = buffer(1 << 20)
+    received = right.post(frame(0), into)
+    sent = left.send(right.address, frame(0), buffer(1 << 20, 3))
+    left.progress(0.0, wake)
+    received.withdraw()
+    drive(wake, settled(received), left, right)
+    if received.state is ReceiptState.FAILED:
+        into = buffer(1 << 20)
+        received = right.post(frame(0), into)
+    drive(wake, settled(sent, received), left, right)
+    assert (sent.state, received.state) == (ReceiptState.DONE, ReceiptState.DONE)
+    assert bytes(into) == b"\3" * (1 << 20)
+    # Nothing stays behind that a later frame could meet.
+    later = right.post(frame(1), buffer(128))
+    sent = left.send(right.address, frame(1), buffer(128, 4))
+    drive(wake, settled(sent, later), left, right)
+    assert later.state is ReceiptState.DONE
+
+
+def test_a_frame_larger_than_its_buffer_fails_at_the_receiver(links: OpenLinks, wake: int) -> None:
+    left, right = links.open(), links.open()
+    memory = buffer(256)
+    received = right.post(frame(0), memory[:128])
+    sent = left.send(right.address, frame(0), buffer(200, 1))
+    drive(wake, settled(received, sent), left, right)
+    assert received.state is ReceiptState.FAILED
+    assert bytes(memory[128:]) == bytes(128)
+
+
+def test_a_withdrawn_send_settles(links: OpenLinks, wake: int) -> None:
+    left, right = links.open(), links.open()
+    sent = left.send(right.address, frame(0), buffer(1 << 20))
+    left.progress(0.01, wake)
+    right.progress(0.01, wake)
+    sent.withdraw()
+    drive(wake, settled(sent), left, right)
+    assert sent.state is ReceiptState.FAILED
+    # The way to the peer is open again.
+    into = buffer(128)
+    received = right.post(frame(1), into)
+    sent = left.send(right.address, frame(1), buffer(128, 8))
+    drive(wake, settled(sent, received), left, right)
+    assert bytes(into) == b"\x08" * 128
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_nobody_at_an_address_shows_in_the_receipt(links: OpenLinks, wake: int, address: str) -> None:
+    link = links.open()
+    sent = link.send(address, frame(0), buffer(128))
+    drive(wake, settled(sent), link)
+    assert sent.state is ReceiptState.FAILED
+    assert sent.reason
+
+
+def test_close_fails_what_is_pending_on_both_sides(links: OpenLinks, wake: int) -> None:
+    left, right = links.open(), links.open()
+    posted = right.post(frame(5), buffer(128))
+    offered = right.send(left.address, frame(6), buffer(128))
+    awaited = left.send(right.address, frame(7), buffer(128))
+    for link in (left, right, left, right):
+        link.progress(0.01, wake)
+    links.close(right)
+    assert {posted.state, offered.state} == {ReceiptState.FAILED}
+    drive(wake, settled(awaited), left)
+    assert awaited.state is ReceiptState.FAILED
+
+
+def test_progress_waits_without_work_and_wakes(links: OpenLinks, wake: int) -> None:
+    link = links.open()
+    link.progress(0.0, wake)
+    # 1. Idle: it waits, and burns nothing.
+    cpu, began = time.thread_time(), time.monotonic()
+    while time.monotonic() - began < 0.3:
+        link.progress(0.3, wake)
+    assert time.thread_time() - cpu < 0.1
+    # 2. A wake-up ends the wait at once, and is left unread.
+    other = threading.Thread(target=os.eventfd_write, args=(wake, 1))
+    began = time.monotonic()
+    other.start()
+    give_up_at = began + 5
+    while not _readable(wake):
+        link.progress(5.0, wake)
+        assert time.monotonic() < give_up_at
+    other.join()
+    assert time.monotonic() - began < 2.0
+    assert os.eventfd_read(wake) == 1
+
+
+def _readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])
+
+
+class LinkProcess:
+    """`link_peer.py` as a child."""
+
+    def __init__(self, name: str, act: str, address: str, nbytes: int, sign: int) -> None:
+        program = str(Path(__file__).with_name("link_peer.py"))
+        self.process = subprocess.Popen(
+            [sys.executable, program, name, act, address, str(nbytes), str(int(sign))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.address = self.line()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> str:
+        self.process.kill()
+        return self.process.communicate(timeout=10)[1]
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[..., LinkProcess]]:
+    started: list[LinkProcess] = []
+
+    def start(name: str, act: str, address: str, nbytes: int, sign: int = 0) -> LinkProcess:
+        started.append(LinkProcess(name, act, address, nbytes, sign))
+        return started[-1]
+
+    yield start
+    for child in started:
+        assert child.end() == ""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_sender_dies_or_freezes_inside_a_frame(
+    process: Callable[..., LinkProcess], here: OpenLinks, wake: int, name: str, sign: signal.Signals
+) -> None:
+    link = here.open()
+    memory = np.zeros(HUGE, dtype=np.uint8)
+    child = process(name, "send", link.address, HUGE)
+    received = link.post(FRAME, memory.data)
+    drive(wake, lambda: bool(memory[HUGE // 8]), link)
+    child.process.send_signal(sign)
+    if sign == signal.SIGKILL:
+        # 1a. Death: the receipt says so, and nothing is written afterwards.
+        drive(wake, settled(received), link)
+        assert received.state is ReceiptState.FAILED
+        kept = int(memory.sum(dtype=np.int64))
+        link.progress(0.05, wake)
+        assert int(memory.sum(dtype=np.int64)) == kept
+        return
+    # 1b. Frozen: the receipt is pending until the link is closed, which is the fence.
+    child.process.poll()
+    drive(wake, _quiet(memory), link)
+    assert received.pending
+    received.withdraw()
+    link.progress(0.05, wake)
+    assert received.pending or name == "tcp"
+    began = time.monotonic()
+    here.close(link)
+    assert time.monotonic() - began < 2.0
+    assert received.state is ReceiptState.FAILED
+    # 2. When it goes on, not one byte arrives.
+    kept = int(memory.sum(dtype=np.int64))
+    child.process.send_signal(signal.SIGCONT)
+    assert child.line() == "FAILED"
+    assert int(memory.sum(dtype=np.int64)) == kept
+
+
+def _quiet(memory: np.ndarray) -> Callable[[], bool]:
+    """True once nothing was written between two looks: what the kernel still held has arrived."""
+    last = -1
+
+    def look() -> bool:
+        nonlocal last
+        now = int(memory.sum(dtype=np.int64))
+        quiet, last = now == last, now
+        return quiet
+
+    return look
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_receiver_dies_or_freezes_inside_a_frame(
+    process: Callable[..., LinkProcess], here: OpenLinks, wake: int, name: str, sign: signal.Signals
+) -> None:
+    own = here.open()
+    child = process(name, "post", own.address, HUGE, sign)
+    sends = [own.send(child.address, FRAME, buffer(HUGE, 1)), own.send(child.address, frame(1), buffer(1 << 20))]
+    if sign == signal.SIGSTOP:
+        handle = psutil.Process(child.process.pid)
+        drive(wake, lambda: handle.status() == psutil.STATUS_STOPPED, own)
+        # 1. A frozen receiver keeps both frames, until they are withdrawn.
+        assert [receipt.pending for receipt in sends] == [True, True]
+        sends[0].withdraw()
+    # 2. Both fail: with the peer, or by hanging up on it.
+    drive(wake, settled(*sends), own)
+    assert {receipt.state for receipt in sends} == {ReceiptState.FAILED}
+    if sign == signal.SIGSTOP:
+        child.process.send_signal(signal.SIGCONT)
+        assert child.line() == "FAILED"
+
+
+def test_links_that_cannot_be_made_say_what_to_do() -> None:
+    with pytest.raises(StartupError, match="ucx, tcp, loopback"):
+        make_link("pigeon")
+    with pytest.raises(StartupError, match="ucx or tcp"):
+        make_link("loopback")
+    with pytest.raises(StartupError, match="cannot listen"):
+        make_link("tcp", "203.0.113.7").open()
+    with pytest.raises(StartupError, match="cma"):
+        make_link("ucx", tls="tcp,posix,cma,self").open()
+    with pytest.raises(StartupError, match="transports"):
+        make_link("ucx", tls="nothing").open()

@@ -1,0 +1,61 @@
+"""The cut of a ticket into units."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import InvalidRequest
+from headrace.core.fleet import WorkerRef
+from headrace.core.layout import KvLayout
+from headrace.core.ticket import Ticket
+from headrace.transfer.plan import check_ticket, units
+
+LAYOUT = KvLayout(layers=2, kv_heads=1, head_dim=8, block_tokens=16, dtype="float32")
+TICKET = Ticket(
+    transfer=bytes(16),
+    secret=bytes(16),
+    job="j",
+    attempt=1,
+    source=WorkerRef("p", "1"),
+    target=WorkerRef("d", "1"),
+    model_digest=bytes(16),
+    layout=LAYOUT,
+    first_block=7,
+    block_count=10,
+    unit_blocks=4,
+    link="tcp",
+    address="127.0.0.1:1",
+)
+
+
+@given(st.integers(0, 500), st.integers(1, 9))
+def test_units_tile_the_blocks_in_order(block_count: int, unit_blocks: int) -> None:
+    cut = units(replace(TICKET, block_count=block_count, unit_blocks=unit_blocks))
+    assert [unit.index for unit in cut] == list(range(len(cut)))
+    covered = [block for unit in cut for block in range(unit.first_block, unit.end_block)]
+    assert covered == list(range(block_count))
+    assert all(unit.block_count == unit_blocks for unit in cut[:-1])
+    assert all(1 <= unit.block_count <= unit_blocks for unit in cut)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layout": replace(LAYOUT, dtype="bfloat16")},
+        {"layout": replace(LAYOUT, kv_heads=2)},
+        {"link": "ucx"},
+        {"unit_blocks": 0},
+        {"unit_blocks": 5},
+        {"block_count": -1},
+        {"block_count": 4 * 65_535 + 1},
+        {"transfer": bytes(8)},
+        {"secret": b""},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_carried_is_refused(change: dict[str, object]) -> None:
+    check_ticket(TICKET, LAYOUT, "tcp", 4)
+    with pytest.raises(InvalidRequest):
+        check_ticket(replace(TICKET, **change), LAYOUT, "tcp", 4)  # type: ignore[arg-type]
