@@ -40,7 +40,7 @@ tree: install  ## bring the README's tree up to date
 	$(BIN)/python tests/house/tree.py --write
 
 oracle: install  ## make the reference tokens anew with transformers (minutes)
-	$(BIN)/python tests/oracle/make_reference.py
+	PYTHONPATH=tests $(BIN)/python tests/oracle/make_reference.py $(ARGS)
 
 bench: install  ## KV transfer between two processes, against a plain socket
 	$(BIN)/python tests/bench/transfer.py

@@ -1,8 +1,8 @@
 """Makes reference.json: prompts and the greedy tokens that transformers gives them in float32.
 
-    python tests/oracle/make_reference.py                  the same prompts anew
-    python tests/oracle/make_reference.py --prompts DIR    other prompts, out of DIR's mt_bench, vicuna_bench, humaneval
-                                                           and multilingual .jsonl files
+    make oracle                          the same prompts anew
+    make oracle ARGS="--prompts DIR"     other prompts, out of DIR's mt_bench, vicuna_bench, humaneval and multilingual
+                                         .jsonl files
 
 Each token comes with the gap between the two best logits: where it is small, another order of additions may
 rightly choose the other one.
@@ -12,12 +12,13 @@ import argparse
 import json
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from fixtures.references import REFERENCE_FILE, Reference, load_references
 
 from headrace.core.generation import ChatPrompt, Message, TextPrompt
 from headrace.modelfiles.files import ModelFiles
@@ -26,28 +27,8 @@ from headrace.text.model import TextModel
 
 MODEL = "smollm2-135m"
 CACHE = Path("~/.cache/headrace").expanduser()
-RESULT = Path(__file__).with_name("reference.json")
 TOKENS = 64
 LONGEST = 320
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """One prompt, its ids, and what the model says: tokens with, for each, the two best logits' difference."""
-
-    source: str
-    kind: str
-    text: str
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-    gaps: tuple[float, ...]
-
-
-def load_references() -> list[Reference]:
-    return [
-        Reference(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
-        for row in json.loads(RESULT.read_text())
-    ]
 
 
 def load_transformers(files: ModelFiles) -> Any:
@@ -112,7 +93,7 @@ def main() -> None:
         references.append(Reference(source, kind, text, ids[:LONGEST], *greedy(model, ids[:LONGEST], TOKENS)))
         print(f"{source}: {len(ids)} prompt tokens, smallest gap {min(references[-1].gaps)}")
     rows = (json.dumps(asdict(reference), ensure_ascii=False) for reference in references)
-    RESULT.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+    REFERENCE_FILE.write_text("[\n" + ",\n".join(rows) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """The engine against transformers: 20 prompts x 64 greedy tokens in float32, along every way a token can be made."""
 
-from collections.abc import Iterable
-
 import pytest
 import torch
 from fixtures.engine_driver import copy_pages, generate, make_job
-from make_reference import CACHE, MODEL, Reference, load_references, load_transformers
+from fixtures.references import NEAR_TIE, Reference, assert_agree, load_references
+from make_reference import CACHE, MODEL, load_transformers
 
 from headrace.core.errors import StartupError
 from headrace.core.generation import ChatPrompt, Message, TextPrompt
@@ -18,8 +17,6 @@ from headrace.modelfiles.files import ModelFiles
 from headrace.modelfiles.resolve import resolve
 from headrace.text.model import TextModel
 
-NEAR_TIE = 1e-3
-MAY_END_EARLY = 1
 BATCH = 8
 
 REFERENCES = load_references()
@@ -52,19 +49,6 @@ def _job(reference: Reference, kind: JobKind = JobKind.LOCAL) -> Job:
     return make_job(reference.source, reference.prompt, kind, max_tokens=count, ignore_eos=True)
 
 
-def _compare(references: list[Reference], results: Iterable[list[int]]) -> None:
-    """Equal token by token; a near-tie may end a comparison, once in all prompts."""
-    early = 0
-    for reference, tokens in zip(references, results, strict=True):
-        assert len(tokens) == len(reference.tokens)
-        pairs = enumerate(zip(tokens, reference.tokens, strict=True))
-        parted = next((index for index, (ours, theirs) in pairs if ours != theirs), None)
-        if parted is not None:
-            assert reference.gaps[parted] < NEAR_TIE, f"{reference.source} parts at {parted}: not a near-tie"
-            early += 1
-    assert early <= MAY_END_EARLY
-
-
 def test_prompts_are_twenty_and_tokenised_as_we_do(files: ModelFiles) -> None:
     assert len(REFERENCES) == 20
     text = TextModel.load(files)
@@ -76,7 +60,7 @@ def test_prompts_are_twenty_and_tokenised_as_we_do(files: ModelFiles) -> None:
 def test_cold_and_batched(engine: Engine) -> None:
     """Eight at a time, each prompt computed from nothing."""
     batches = [REFERENCES[start : start + BATCH] for start in range(0, len(REFERENCES), BATCH)]
-    _compare(REFERENCES, [tokens for batch in batches for tokens in generate(engine, *map(_job, batch))])
+    assert_agree(REFERENCES, [tokens for batch in batches for tokens in generate(engine, *map(_job, batch))])
 
 
 def test_prefix_cached(engine: Engine) -> None:
@@ -85,14 +69,14 @@ def test_prefix_cached(engine: Engine) -> None:
         resident = engine.add(_job(reference)).resident_tokens
         assert resident == (len(reference.prompt) - 1) // 16 * 16
         engine.remove(JobKey(reference.source, 1))
-    _compare(REFERENCES, generate(engine, *map(_job, REFERENCES)))
+    assert_agree(REFERENCES, generate(engine, *map(_job, REFERENCES)))
 
 
 def test_cold_and_alone(files: ModelFiles) -> None:
     """One stream at a time: every seventh prompt, for these are the slowest tokens there are."""
     fresh = _engine(files)
     some = REFERENCES[::7]
-    _compare(some, [generate(fresh, _job(reference))[0] for reference in some])
+    assert_agree(some, [generate(fresh, _job(reference))[0] for reference in some])
     fresh.check()
 
 
@@ -104,7 +88,7 @@ def test_disaggregated(engine: Engine, files: ModelFiles) -> None:
     while not (step := decode.step()).idle:
         for one in step.sampled:
             rest[one.key.request].append(one.token)
-    _compare(REFERENCES, rest.values())
+    assert_agree(REFERENCES, rest.values())
     for one in (engine, decode):
         one.check()
 
