@@ -11,19 +11,27 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    CliPositionalArg,
+    CliSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from headrace.core.errors import StartupError
 
 _DEFAULT_MODEL = "smollm2-135m"
 LOOPBACK = "127.0.0.1"
+_PREFIX = "HEADRACE_"
 
 
 class ProcessConfig(BaseSettings):
     """What every process has."""
 
     model_config = SettingsConfigDict(
-        env_prefix="HEADRACE_",
+        env_prefix=_PREFIX,
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_hide_none_type=True,
@@ -33,7 +41,7 @@ class ProcessConfig(BaseSettings):
     )
 
     fleet: str = Field("default", description="name of the fleet; several can share one Redis")
-    redis_url: str = Field("", description="external Redis; empty: `up` starts its own")
+    redis_url: SecretStr = Field(SecretStr(""), description="external Redis; empty: `up` starts its own")
     worker_token: SecretStr = Field(SecretStr(""), description="shared secret of routers and workers")
     cache_dir: Path = Field(Path("~/.cache/headrace"), description="downloaded models and what is derived from them")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
@@ -164,6 +172,16 @@ def read(config: type[Config], arguments: Sequence[str], command: str = "") -> C
     except ValidationError as error:
         mistakes = [f"{_flag(item['loc'])}: {item['msg']}." for item in error.errors()]
         raise StartupError(" ".join(mistakes), remedy="See --help.") from None
+    except SettingsError:
+        raise StartupError(
+            f"{_unreadable(config)} cannot be read.", remedy='A variable with several values is JSON: ["one", "two"].'
+        ) from None
+
+
+def _unreadable(config: type[BaseSettings]) -> str:
+    """The variables of which one is at fault: those that hold several values. pydantic does not say which."""
+    several = [f"{_PREFIX}{name.upper()}" for name, field in config.model_fields.items() if field.default == ()]
+    return " or ".join(name for name in several if name in os.environ) or "The configuration"
 
 
 def _flag(location: tuple[int | str, ...]) -> str:
@@ -195,14 +213,22 @@ def arguments(config: ProcessConfig) -> list[str]:
 
 
 def child_environment(config: ProcessConfig, threads: int) -> dict[str, str]:
-    """The environment of a child process: ours, the secrets, and its share of the cores."""
-    environment = dict(os.environ)
-    environment["HEADRACE_WORKER_TOKEN"] = config.worker_token.get_secret_value()
-    if isinstance(config, HttpConfig):
-        environment["HEADRACE_API_KEYS"] = json.dumps([key.get_secret_value() for key in config.api_keys])
+    """The environment of a child process: ours, the secrets, and its share of the cores. Our own settings are left
+    out: they would speak where the child's command line is silent because it wants the default."""
+    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith(_PREFIX)}
+    for name in type(config).model_fields:
+        if (secret := _secret(getattr(config, name))) is not None:
+            environment[f"{_PREFIX}{name.upper()}"] = secret
     if threads:
         environment["OMP_NUM_THREADS"] = str(threads)
     return environment
+
+
+def _secret(value: object) -> str | None:
+    """A secret, or several, as a variable holds it; None for what is no secret."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return json.dumps([each.get_secret_value() for each in value]) if isinstance(value, tuple) else None
 
 
 def python() -> str:

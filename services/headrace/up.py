@@ -26,13 +26,15 @@ from headrace.placement.preflight import require_free_port, require_memory
 from headrace.placement.processes import ProcessSpec
 from headrace.placement.stop import Stop
 from headrace.placement.supervisor import Supervisor
-from headrace.store.connection import Store
+from headrace.store.connection import Store, without_secrets
 from headrace.store.server import EmbeddedRedis
 from headrace.telemetry import logs
 
 _READY_WITHIN_S = 120.0
+_ANSWER_WITHIN_S = 5.0
 _POLL_S = 0.05
-_GRACE_S = 10.0
+# Longer than the frontend gives to its requests and to telling their callers how they ended.
+_GRACE_S = 15.0
 _FRONTEND = "frontend"
 
 
@@ -42,9 +44,9 @@ async def run(config: UpConfig) -> None:
     stop = await Stop.arm(lifeline=config.lifeline)
     files = await asyncio.to_thread(_preflight, config)
     directory = Path(tempfile.mkdtemp(prefix="headrace-"))
-    async with _redis(config.redis_url) as redis_url:
-        _say("redis", redis_url)
-        board = _Board(config, redis_url, directory)
+    async with _redis(config.redis_url.get_secret_value()) as redis_url:
+        _say("redis", without_secrets(redis_url))
+        board = _Board(config, without_secrets(redis_url), directory)
         supervisor = Supervisor(board.on_ready, grace_s=_GRACE_S)
         try:
             if await _or_stopped(stop, _start(supervisor, board, process_specs(config, redis_url, directory))):
@@ -124,14 +126,24 @@ def _weight_bytes(files: ModelFiles, dtype: str) -> int:
 async def _start(supervisor: Supervisor, board: "_Board", specs: list[ProcessSpec]) -> None:
     await supervisor.start(specs)
     deadline = asyncio.get_running_loop().time() + _READY_WITHIN_S
-    async with httpx.AsyncClient(base_url=board.url, timeout=_READY_WITHIN_S) as client:
-        while (answer := await client.get("/ready")).status_code != httpx.codes.OK:
+    # A proxy from the environment is for the internet, not for this machine.
+    async with httpx.AsyncClient(timeout=_ANSWER_WITHIN_S, trust_env=False) as client:
+        while obstacle := await _obstacle(client, board):
             if asyncio.get_running_loop().time() > deadline:
                 raise StartupError(
-                    f"All processes run but the cluster is not ready after {_READY_WITHIN_S:.0f} s: {answer.text}",
+                    f"All processes run but the cluster is not ready after {_READY_WITHIN_S:.0f} s: {obstacle}",
                     remedy=f"Read the logs in {specs[0].log.parent}.",
                 )
             await asyncio.sleep(_POLL_S)
+
+
+async def _obstacle(client: httpx.AsyncClient, board: "_Board") -> str:
+    """Why the cluster is not ready, or "". A frontend that died is started again, maybe elsewhere: then that counts."""
+    try:
+        answer = await client.get(f"{board.url}/ready")
+    except httpx.HTTPError as error:
+        return f"{board.url} does not answer: {error or type(error).__name__}"
+    return "" if answer.status_code == httpx.codes.OK else answer.text
 
 
 async def _or_stopped(stop: Stop, work: Coroutine[Any, Any, None]) -> bool:
@@ -172,6 +184,13 @@ class _Board:
             self.url = said["url"]
         _say("start", f"{spec.name} serves, pid {pid}")
         if self._file is not None:
-            draft = self._file.with_suffix(".tmp")
+            self._write(self._file)
+
+    def _write(self, file: Path) -> None:
+        draft = file.with_suffix(".tmp")
+        try:
             draft.write_text(json.dumps(self._state, indent=2))
-            draft.replace(self._file)
+            draft.replace(file)
+        except OSError as error:
+            sentence = f"The state file {file} cannot be written: {error.strerror or error}."
+            raise StartupError(sentence, remedy="Choose another with --state-file.") from None

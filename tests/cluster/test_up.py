@@ -1,13 +1,16 @@
 """`headrace up` as a person meets it: what it says, when it cannot start, and what it leaves behind."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import openai
 import psutil
 import pytest
@@ -78,6 +81,42 @@ def test_mistakes_in_flags_and_environment_are_one_sentence() -> None:
     assert_one_sentence(up("--no-such-flag"), "--no-such-flag")
     assert_one_sentence(up(HEADRACE_ENGINE="steam"), "--engine", "torch")
     assert_one_sentence(up("--prefill=0"), "--local 1")
+
+
+def test_a_state_file_that_cannot_be_written_is_one_sentence() -> None:
+    assert_one_sentence(up("--engine=fake", "--state-file=/nowhere/state.json"), "/nowhere/state.json", "--state-file")
+
+
+def test_a_variable_that_cannot_be_read_is_one_sentence() -> None:
+    ended = up("--engine=fake", HEADRACE_API_KEYS="hush")
+    assert_one_sentence(ended, "HEADRACE_API_KEYS")
+    assert "hush" not in ended.stderr
+
+
+def test_neither_a_proxy_nor_our_own_variables_reach_into_the_cluster(tmp_path: Path) -> None:
+    """Settings of `up` are not those of its workers, and what is on this machine is asked directly."""
+    environment = {"HTTP_PROXY": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1", "HEADRACE_HOST": "0.0.0.0"}
+    with running(tmp_path, "--engine=fake", "--host=127.0.0.1", environment=environment) as cluster:
+        assert cluster.url.startswith("http://127.0.0.1:")
+        assert cluster.state["prefill-0"]["address"].startswith("127.0.0.1:")
+
+
+def test_ctrl_c_tells_everybody_how_the_answer_ended(tmp_path: Path) -> None:
+    """An answer that cannot be finished in time ends with one clear error, streamed or not."""
+    endless = {"prompt": "On and on", "max_tokens": 8000, "ignore_eos": True}
+    with running(tmp_path, "--engine=fake", "--fake-step-ms=20") as cluster, ThreadPoolExecutor() as pool:
+        url = f"{cluster.url}/v1/completions"
+        whole = pool.submit(httpx.post, url, json=endless, timeout=60)
+        with httpx.stream("POST", url, json={**endless, "stream": True}, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            eventually(lambda: cluster.fleet()["requests_running"], lambda count: count == 2)
+            cluster.process.send_signal(signal.SIGINT)
+            last = [line for line in lines if line.startswith("data: ")][-1]
+        for error in (json.loads(last.removeprefix("data: "))["error"], whole.result().json()["error"]):
+            assert error["code"] == "unavailable"
+            assert "stopping" in error["message"]
+        assert cluster.process.wait(timeout=30) == 0
 
 
 def test_first_token_of_the_real_model_comes_in_time(tmp_path: Path) -> None:

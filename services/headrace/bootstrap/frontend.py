@@ -31,7 +31,9 @@ from headrace.telemetry import logs
 from headrace.telemetry.metrics import RouterMetrics
 from headrace.text.model import TextModel
 
-_GRACE_S = 8.0
+# What running requests get to finish. The servers stay for it, and then only pass on how the others ended.
+_REQUESTS_S = 8.0
+_SERVER_S = 1.0
 
 
 async def run_frontend(config: FrontendConfig) -> None:
@@ -41,7 +43,8 @@ async def run_frontend(config: FrontendConfig) -> None:
     async with AsyncExitStack() as closing:
         router = await _router(config, closing)
         grpc = await _grpc(config, router, closing)
-        url = await _http(config, router, router, closing)
+        url = await _http(config, router, router, closing, grace_s=_SERVER_S)
+        closing.push_async_callback(router.stop, _REQUESTS_S)
         announce.ready(url=url, grpc=grpc)
         await stop.wait()
 
@@ -52,7 +55,9 @@ async def run_router(config: RouterConfig) -> None:
     stop = await Stop.arm(lifeline=config.lifeline)
     async with AsyncExitStack() as closing:
         router = await _router(config, closing)
-        announce.ready(grpc=await _grpc(config, router, closing))
+        grpc = await _grpc(config, router, closing)
+        closing.push_async_callback(router.stop, _REQUESTS_S)
+        announce.ready(grpc=grpc)
         await stop.wait()
 
 
@@ -64,15 +69,16 @@ async def run_gateway(config: GatewayConfig) -> None:
         inference, fleet = InferenceClient(config.router), FleetClient(config.router)
         closing.push_async_callback(inference.close)
         closing.push_async_callback(fleet.close)
-        announce.ready(url=await _http(config, inference, fleet, closing))
+        announce.ready(url=await _http(config, inference, fleet, closing, grace_s=_REQUESTS_S))
         await stop.wait()
 
 
 async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
-    if not config.redis_url:
+    redis_url = config.redis_url.get_secret_value()
+    if not redis_url:
         raise StartupError("A router needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
     model = await asyncio.to_thread(_served_model, config)
-    store = Store(config.redis_url)
+    store = Store(redis_url)
     closing.push_async_callback(store.close)
     replica = Replica(RedisIndex(store, fleet=config.fleet))
     await replica.start()
@@ -91,7 +97,7 @@ async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
         ),
     )
     await router.start()
-    closing.push_async_callback(router.stop, _GRACE_S)
+    closing.push_async_callback(router.stop, 0.0)
     return router
 
 
@@ -103,14 +109,16 @@ def _served_model(config: RouterConfig) -> ServedModel:
 
 async def _grpc(config: RouterConfig, router: Router, closing: AsyncExitStack) -> str:
     server = await serve(f"{config.grpc_host}:{config.grpc_port}", inference=router, fleet=router)
-    closing.push_async_callback(server.stop, _GRACE_S)
+    closing.push_async_callback(server.stop, _SERVER_S)
     await server.set_ready(True)
     return f"{config.grpc_host}:{server.port}"
 
 
-async def _http(config: HttpConfig, inference: Inference, fleet: Fleet, closing: AsyncExitStack) -> str:
+async def _http(
+    config: HttpConfig, inference: Inference, fleet: Fleet, closing: AsyncExitStack, *, grace_s: float
+) -> str:
     keys = tuple(key.get_secret_value() for key in config.api_keys)
     server = GatewayServer(build_app(inference, fleet, GatewayOptions(api_keys=keys)), config.host, config.port)
     await server.start()
-    closing.push_async_callback(server.stop, _GRACE_S)
+    closing.push_async_callback(server.stop, grace_s)
     return f"http://{config.host}:{server.port}"

@@ -48,14 +48,15 @@ async def run(config: WorkerConfig) -> int:
     """Serve until asked to stop (exit code 0) or until the engine dies (1). Raises StartupError."""
     name = config.name or f"{config.role}-{os.getpid()}"
     logs.setup(name, level=config.log_level, as_json=config.log_json)
-    if not config.redis_url:
+    redis_url = config.redis_url.get_secret_value()
+    if not redis_url:
         raise StartupError("A worker needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
     stop = await Stop.arm(lifeline=config.lifeline)
     model, engine = await asyncio.to_thread(_load, config)
     ref = WorkerRef(name, secrets.token_hex(8))
     identity = Identity(ref, Role(config.role), config.served_model_name or model, config.link)
     async with AsyncExitStack() as closing:
-        store = Store(config.redis_url)
+        store = Store(redis_url)
         closing.push_async_callback(store.close)
         publisher = Publisher(RedisIndex(store, fleet=config.fleet), ref, ttl_s=config.lease_ttl_s)
         worker, info = await _serve(config, identity, engine, publisher, closing)

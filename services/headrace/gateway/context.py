@@ -4,10 +4,12 @@ Knows no OpenAI fields and no bodies.
 """
 
 import asyncio
+import contextlib
 import re
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 import structlog
@@ -15,13 +17,15 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.core.errors import InternalError
+from headrace.core.errors import InternalError, Unavailable
 from headrace.gateway.errors import GONE_STATUS, error_response
 
 ID_HEADER = "x-request-id"
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MAX_ID = 128
+# A stopping server waits no longer than this for a client to take its last words.
+_FAREWELL_S = 1.0
 _KEY = "headrace.context"
 _log = structlog.get_logger()
 
@@ -92,6 +96,8 @@ class ContextMiddleware:
             context.outcome = "client_gone"
         except asyncio.CancelledError:
             context.outcome = "cut_off"
+            if not context.status:
+                await farewell(error_response(cut_off())(scope, receive, send))
             raise
         except Exception:
             _log.exception("request.crashed", request_id=context.id, path=scope["path"])
@@ -99,6 +105,18 @@ class ContextMiddleware:
             if context.status:
                 raise
             await error_response(InternalError("An exception reached the gateway's edge."))(scope, receive, send)
+
+
+def cut_off() -> Unavailable:
+    """What callers are told whose answer a stopping server ends. Only such a server cancels requests."""
+    return Unavailable("The server is stopping and the answer was not complete in time.", remedy="Try again.")
+
+
+async def farewell(words: Awaitable[None]) -> None:
+    """Send `words` while being cancelled: in little time, or not at all."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FAREWELL_S):
+            await words
 
 
 def _requested_id(scope: Scope) -> str | None:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.core.errors import Cancelled, HeadraceError, InternalError
-from headrace.gateway.context import RequestContext, context_of
+from headrace.gateway.context import RequestContext, context_of, cut_off, farewell
 from headrace.gateway.errors import error_body, error_response, report_defect
 from headrace.gateway.presence import while_present
 
@@ -51,6 +51,10 @@ class EventStream(Response):
         except Cancelled:
             context.outcome = "client_gone"
             return
+        except asyncio.CancelledError:
+            if writer.started:
+                await farewell(writer.end(event(error_body(cut_off()))))
+            raise
         finally:
             await self._events.aclose()
         if error is None:

@@ -2,7 +2,8 @@
 
 Knows nothing of models or roles. A child says that it is ready by printing one JSON object on standard output, logs
 to standard error (a file here), and stops when its standard input closes, so that none outlives this process
-however it ends.
+however it ends. Whatever else comes on standard output (native libraries print their warnings there) goes to the log
+too: a child must neither be mistaken by it nor wait for a full pipe.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from pathlib import Path
 from headrace.core.errors import StartupError
 
 _LOG_TAIL_BYTES = 4096
+_READ_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +55,27 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    async def ready(self) -> dict[str, str]:
-        """What the child says of itself once it serves. Raises StartupError if it ends before."""
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if line:
-            return {key: str(value) for key, value in json.loads(line).items()}
-        code = await self._process.wait()
+    async def ready(self, within_s: float) -> dict[str, str]:
+        """What the child says of itself once it serves. Raises StartupError if it ends before or takes longer."""
+        try:
+            async with asyncio.timeout(within_s):
+                said = await self._announcement()
+                if said is not None:
+                    return said
+                code = await self._process.wait()
+        except TimeoutError:
+            sentence = f"{self.spec.name} does not serve after {within_s:g} s."
+            raise StartupError(sentence, remedy=f"Its log is {self.spec.log}.") from None
         raise StartupError(f"{self.spec.name} did not start: {self._last_words(code)}")
 
     async def ended(self) -> int:
         """Wait for the end; the exit code, negative for a signal."""
-        return await self._process.wait()
+        listening = asyncio.create_task(self._listen(), name=f"output of {self.spec.name}")
+        try:
+            return await self._process.wait()
+        finally:
+            listening.cancel()
+            await asyncio.wait({listening})
 
     def interrupt(self) -> None:
         """Ask for a graceful stop: drain, then exit."""
@@ -83,6 +94,29 @@ class Child:
             return await self._process.wait()
         finally:
             self._close_lifeline()
+
+    async def _announcement(self) -> dict[str, str] | None:
+        """The first JSON object among the lines; None if the output ends without one."""
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                said = None
+            if isinstance(said, dict):
+                return {key: str(value) for key, value in said.items()}
+            self._log(line)
+        return None
+
+    async def _listen(self) -> None:
+        assert self._process.stdout is not None
+        while said := await self._process.stdout.read(_READ_BYTES):
+            self._log(said)
+
+    def _log(self, said: bytes) -> None:
+        # What cannot be kept (a full disk) must still be read, or the child would wait.
+        with contextlib.suppress(OSError), self.spec.log.open("ab") as log:
+            log.write(said)
 
     def _close_lifeline(self) -> None:
         if self._process.stdin is not None:

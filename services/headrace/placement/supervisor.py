@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from headrace.core.errors import StartupError
 from headrace.placement.processes import Child, ProcessSpec
 
 log = structlog.get_logger()
@@ -23,24 +22,28 @@ _STEADY_S = 30.0
 class Supervisor:
     """Starts processes, restarts those that die, stops all in the reverse order of `start`'s list.
 
-    on_ready(spec, pid, what it said) is called each time one serves.
+    on_ready(spec, pid, what it said) is called each time one serves. ready_s: how long one may take to serve.
     """
 
-    def __init__(self, on_ready: OnReady, *, grace_s: float = 10.0) -> None:
+    def __init__(self, on_ready: OnReady, *, grace_s: float = 10.0, ready_s: float = 300.0) -> None:
         self._on_ready = on_ready
         self._grace_s = grace_s
+        self._ready_s = ready_s
         self._order: list[str] = []
         self._children: dict[str, Child] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
 
     async def start(self, specs: Sequence[ProcessSpec]) -> None:
-        """Start all at once and wait until all serve. Raises StartupError if one does not; the rest run on."""
+        """Start all at once and wait until all serve. Raises StartupError as soon as one does not; the rest run on."""
         self._order.extend(spec.name for spec in specs)
-        results = await asyncio.gather(*(self._launch(spec) for spec in specs), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        launches = [asyncio.create_task(self._launch(spec), name=f"launch {spec.name}") for spec in specs]
+        try:
+            await asyncio.gather(*launches)
+        finally:
+            for launch in launches:
+                launch.cancel()
+            await asyncio.gather(*launches, return_exceptions=True)
         for spec in specs:
             self._watchers[spec.name] = asyncio.create_task(self._keep(spec), name=f"keep {spec.name}")
 
@@ -57,7 +60,12 @@ class Supervisor:
     async def _launch(self, spec: ProcessSpec) -> None:
         child = await Child.start(spec)
         self._children[spec.name] = child
-        self._on_ready(spec, child.pid, await child.ready())
+        try:
+            said = await child.ready(self._ready_s)
+        except Exception:
+            await child.stop(self._grace_s)
+            raise
+        self._on_ready(spec, child.pid, said)
 
     async def _keep(self, spec: ProcessSpec) -> None:
         pause = _FIRST_PAUSE_S
@@ -71,5 +79,6 @@ class Supervisor:
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             try:
                 await self._launch(spec)
-            except StartupError as error:
-                log.error("process.restart_failed", name=spec.name, reason=str(error))
+            except Exception as error:
+                # Whatever it was (a full disk, a machine without a process to spare) costs this try, not the child.
+                log.error("process.restart_failed", name=spec.name, reason=str(error) or repr(error))

@@ -47,7 +47,7 @@ class Store:
 
     def __init__(self, url: str, *, deadline_s: float = 2.0) -> None:
         """Does not connect yet. url: redis://, rediss:// or unix://. Raises StartupError if it is none."""
-        self._where = _without_secrets(url)
+        self._where = without_secrets(url)
         self._deadline_s = deadline_s
         self._scripts: dict[str, AsyncScript] = {}
         self._healthy: bool | None = None
@@ -133,6 +133,7 @@ async def _reply(call: Awaitable[object]) -> Reply:
     return cast(Reply, await call)
 
 
-def _without_secrets(url: str) -> str:
+def without_secrets(url: str) -> str:
+    """The address of a Redis as it may be shown and logged."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

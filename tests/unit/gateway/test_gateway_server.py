@@ -1,6 +1,7 @@
 """The server's life: start, taken port, stop with and without patience."""
 
 import asyncio
+import json
 import signal
 import socket
 import time
@@ -72,7 +73,7 @@ async def refused(port: int) -> None:
             await writer.wait_closed()
 
 
-async def test_streams_are_cut_off_after_the_grace() -> None:
+async def test_streams_are_cut_off_after_the_grace_and_say_so() -> None:
     inference = ScriptedInference(["Par", asyncio.Event(), "is"])
     async with running(inference) as gateway, gateway.http.stream("POST", CHAT, json=chat(stream=True)) as response:
         lines = response.aiter_lines()
@@ -81,8 +82,21 @@ async def test_streams_are_cut_off_after_the_grace() -> None:
             async with asyncio.timeout(DEADLINE_S):
                 await gateway.server.stop(0)
         assert [entry["outcome"] for entry in logs if entry["event"] == "request.broken"] == ["cut_off"]
-        with pytest.raises(httpx.RemoteProtocolError):
-            [line async for line in lines]
+        rest = [line async for line in lines if line.startswith("data: ")]
+        assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "unavailable"
+    assert inference.lives[0].aborted.is_set()
+
+
+async def test_whole_answers_are_cut_off_after_the_grace_with_an_error() -> None:
+    inference = ScriptedInference(["Par", asyncio.Event(), "is"])
+    async with running(inference) as gateway:
+        asking = asyncio.create_task(gateway.http.post(CHAT, json=chat()))
+        await (await inference.nth(1)).started.wait()
+        async with asyncio.timeout(DEADLINE_S):
+            await gateway.server.stop(0)
+            answer = await asking
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert answer.headers["x-request-id"]
     assert inference.lives[0].aborted.is_set()
 
 

@@ -1,0 +1,79 @@
+"""Configurations that go from one process to another: by command line and environment, exactly, and without secrets."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from headrace import config
+from headrace.config import FrontendConfig, GatewayConfig, UpConfig, WorkerConfig
+from headrace.core.errors import StartupError
+from headrace.up import process_specs
+
+REPLAY = """
+import sys
+from headrace import config
+kind = getattr(config, sys.argv[1])
+print(config.read(kind, sys.argv[2:]).model_dump_json())
+print([key.get_secret_value() for key in getattr(config.read(kind, sys.argv[2:]), "api_keys", ())])
+print(config.read(kind, sys.argv[2:]).redis_url.get_secret_value())
+"""
+
+
+def replayed(kind: type[config.ProcessConfig], own: config.ProcessConfig) -> list[str]:
+    """What a child reads that is started with the command line and the environment made for `own`."""
+    done = subprocess.run(
+        [sys.executable, "-c", REPLAY, kind.__name__, *config.arguments(own)],
+        env=config.child_environment(own, threads=1),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_child_is_what_it_was_made_to_be_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_HOST", "0.0.0.0")
+    monkeypatch.setenv("HEADRACE_PORT", "8123")
+    monkeypatch.setenv("headrace_engine", "fake")
+    up = config.read(UpConfig, ["--engine=torch", "--host=127.0.0.1"])
+    worker = config.derive(WorkerConfig, up, host=config.LOOPBACK, port=0, role="decode")
+    read_back, *_ = replayed(WorkerConfig, worker)
+    assert read_back == worker.model_dump_json()
+    frontend = config.derive(FrontendConfig, up)
+    read_back, *_ = replayed(FrontendConfig, frontend)
+    assert read_back == frontend.model_dump_json()
+
+
+def test_secrets_travel_in_the_environment_and_never_on_a_command_line() -> None:
+    up = UpConfig(
+        redis_url=SecretStr("redis://:hush@db:6379/0"),
+        api_keys=(SecretStr("k1"), SecretStr("k2")),
+        worker_token=SecretStr("t"),
+    )
+    for spec in process_specs(up, up.redis_url.get_secret_value(), Path("/tmp")):
+        assert not any("hush" in word or "k1" in word for word in spec.argv)
+    frontend = config.derive(FrontendConfig, up)
+    _, keys, redis = replayed(FrontendConfig, frontend)
+    assert (keys, redis) == ("['k1', 'k2']", "redis://:hush@db:6379/0")
+    worker = config.derive(WorkerConfig, up)
+    _, _, redis = replayed(WorkerConfig, worker)
+    assert redis == "redis://:hush@db:6379/0"
+    assert "HEADRACE_API_KEYS" not in config.child_environment(worker, threads=1)
+
+
+def test_other_variables_reach_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    environment = config.child_environment(WorkerConfig(), threads=3)
+    assert (environment["LANG"], environment["OMP_NUM_THREADS"]) == ("C.UTF-8", "3")
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_a_variable_that_cannot_be_read_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_API_KEYS", "hush")
+    with pytest.raises(StartupError, match="HEADRACE_API_KEYS") as refused:
+        config.read(GatewayConfig, [])
+    assert "hush" not in str(refused.value)

@@ -1,0 +1,131 @@
+"""The supervisor over small real processes: whatever a child or its machine does, none is lost and none is left."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.core.errors import StartupError
+from headrace.placement.processes import ProcessSpec
+from headrace.placement.supervisor import Supervisor
+
+READY = 'import sys; print(\'{"who": "me"}\', flush=True)\n'
+SERVE = READY + "sys.stdin.read()\n"
+WITHIN_S = 20.0
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Look again and again until it holds; TimeoutError if it never does."""
+    async with asyncio.timeout(WITHIN_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+class Readiness:
+    """Who became ready, in order. `fails`: how many of the next calls raise."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.fails = 0
+
+    def __call__(self, spec: ProcessSpec, pid: int, said: dict[str, str]) -> None:
+        assert said == {"who": "me"}
+        self.pids.append(pid)
+        if self.fails:
+            self.fails -= 1
+            raise OSError("No space left on device")
+
+    async def until(self, count: int) -> None:
+        await until(lambda: len(self.pids) >= count)
+
+
+def spec(directory: Path, program: str, name: str = "child") -> ProcessSpec:
+    return ProcessSpec(name, (sys.executable, "-c", program), dict(os.environ), directory / f"{name}.log")
+
+
+@asynccontextmanager
+async def supervised(
+    on_ready: Callable[[ProcessSpec, int, dict[str, str]], None], **options: float
+) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(on_ready, grace_s=5.0, **options)
+    before = {child.pid for child in psutil.Process().children()}
+    try:
+        yield supervisor
+    finally:
+        async with asyncio.timeout(WITHIN_S):
+            await supervisor.stop()
+    assert {child.pid for child in psutil.Process().children()} <= before, "a process is left"
+
+
+async def test_a_dead_child_is_started_again(tmp_path: Path) -> None:
+    ready = Readiness()
+    async with supervised(ready) as supervisor:
+        await supervisor.start([spec(tmp_path, SERVE)])
+        for lives in (2, 3):
+            psutil.Process(ready.pids[-1]).kill()
+            await ready.until(lives)
+    assert len(set(ready.pids)) == 3
+
+
+async def test_a_child_is_kept_though_a_restart_of_it_went_wrong(tmp_path: Path) -> None:
+    """The machine is full for a moment: whoever keeps the state file cannot, and the child must not be lost by it."""
+    ready = Readiness()
+    async with supervised(ready) as supervisor:
+        await supervisor.start([spec(tmp_path, SERVE)])
+        ready.fails = 1
+        psutil.Process(ready.pids[-1]).kill()
+        await ready.until(2)
+        psutil.Process(ready.pids[-1]).kill()
+        await ready.until(3)
+
+
+async def test_a_child_whose_log_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
+    ready = Readiness()
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    async with supervised(ready) as supervisor:
+        await supervisor.start([spec(logs, SERVE)])
+        logs.rename(tmp_path / "away")
+        with capture_logs() as said:
+            psutil.Process(ready.pids[-1]).kill()
+            await until(lambda: "process.restart_failed" in [line["event"] for line in said])
+        logs.mkdir()
+        await ready.until(2)
+
+
+async def test_words_of_libraries_on_standard_output_do_no_harm(tmp_path: Path) -> None:
+    """Before the one JSON line and behind it, more than a pipe holds: all of it ends up in the log."""
+    ready = Readiness()
+    program = (
+        "print('[1] ucx_context.c:1 UCX  WARN  something')\n"
+        + READY
+        + "for _ in range(4000): print('x' * 99)\n"
+        + "sys.stdout.flush(); print('done', file=sys.stderr, flush=True); sys.stdin.read()\n"
+    )
+    async with supervised(ready) as supervisor:
+        one = spec(tmp_path, program)
+        await supervisor.start([one])
+        await until(lambda: "done" in one.log.read_text())
+    assert "UCX  WARN" in one.log.read_text()
+    assert one.log.read_text().count("x" * 99) == 4000
+
+
+async def test_the_first_failure_of_a_start_is_told_at_once(tmp_path: Path) -> None:
+    async with supervised(Readiness()) as supervisor:
+        slow = spec(tmp_path, "import sys; sys.stdin.read()", "slow")
+        broken = spec(tmp_path, "import sys; sys.exit('headrace: It has no wheels.') ", "broken")
+        async with asyncio.timeout(WITHIN_S):
+            with pytest.raises(StartupError, match="no wheels"):
+                await supervisor.start([slow, broken])
+
+
+async def test_a_child_that_never_serves_is_given_up(tmp_path: Path) -> None:
+    async with supervised(Readiness(), ready_s=0.5) as supervisor:
+        with pytest.raises(StartupError, match=r"child .* 0\.5 s"):
+            await supervisor.start([spec(tmp_path, "import sys; sys.stdin.read()")])
