@@ -1,78 +1,28 @@
 """One suite for the Carrier over every link, within one process and between two."""
 
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from carrier_pair import BYTES, REFUSED, SLABS, Pair, pairs_of_peers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transfer_peer import BF16, FP32, HUGE, Peer, ProcessPeer, Tickets, until
+from transfer_peer import BF16, FP32
 
 from headrace.core.errors import InvalidRequest, TransferFailed
 from headrace.core.fleet import WorkerRef
 from headrace.core.layout import KvLayout
 from headrace.core.ticket import Ticket
 from headrace.transfer.carrier import Side, TransferStatus
-from headrace.transfer.loopback import Switchboard
 from headrace.transfer.site import TransferOptions
 
 WIRINGS = ["loopback", "tcp", "ucx", "tcp-process", "ucx-process"]
-BYTES = "headrace_kv_transfer_bytes_total"
-REFUSED = "headrace_kv_units_refused_total"
-SLABS = "headrace_kv_slabs"
-
-
-class Pair:
-    """A prefill peer (P, maybe a child process) and a decode peer (D, here)."""
-
-    def __init__(self, wiring: str, layout: KvLayout, blocks: int, options: TransferOptions, *, swap: bool) -> None:
-        self.link, _, place = wiring.partition("-")
-        self.layout = layout
-        self.options = options
-        board = Switchboard() if self.link == "loopback" else None
-        make = ProcessPeer if place else Peer
-        here = (self.link, layout, blocks)
-        # swap: the decode worker is the one in the child process.
-        self.p = Peer(*here, 1, options, switchboard=board) if swap or not place else make(*here, 1, options)
-        self.d = make(*here, 0, options) if swap and place else Peer(*here, 0, options, switchboard=board)
-        self.tickets = Tickets()
-
-    def ticket(self, blocks: int, unit_blocks: int = 4) -> Ticket:
-        return self.tickets.make(self.link, self.d.address(), self.layout, blocks, unit_blocks)
-
-    def home(self) -> None:
-        """Every slab is back on both sides."""
-        for peer, count in ((self.p, self.options), (self.d, self.options)):
-            peer.wait_sample(SLABS, count.send_slabs + count.receive_slabs, state="free")
-
-    def child(self) -> ProcessPeer:
-        return next(peer for peer in (self.p, self.d) if isinstance(peer, ProcessPeer))
 
 
 @pytest.fixture
 def pair() -> Iterator[Callable[..., Pair]]:
-    pairs: list[Pair] = []
-    before = set(threading.enumerate())
-
-    def make(
-        wiring: str,
-        layout: KvLayout = BF16,
-        blocks: int = 200,
-        options: TransferOptions | None = None,
-        *,
-        swap: bool = False,
-    ) -> Pair:
-        pairs.append(Pair(wiring, layout, blocks, options or TransferOptions(), swap=swap))
-        return pairs[-1]
-
-    yield make
-    for made in pairs:
-        for peer in (made.p, made.d):
-            errors = peer.end() if isinstance(peer, ProcessPeer) else peer.close()
-            assert "UCX" not in (errors or ""), errors
-    assert set(threading.enumerate()) <= before
+    with pairs_of_peers() as make:
+        yield make
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
@@ -331,80 +281,3 @@ def test_close_reports_what_is_open_and_ends(pair: Callable[..., Pair]) -> None:
         made.d.receive(ticket, tuple(range(8)), 20.0)
         made.d.cancel(ticket.transfer)
         made.d.close()
-
-
-@pytest.mark.parametrize("victim", ["sender", "receiver"])
-@pytest.mark.parametrize("wiring", ["tcp-process", "ucx-process"])
-def test_a_peer_killed_inside_a_unit(pair: Callable[..., Pair], wiring: str, victim: str) -> None:
-    options = TransferOptions(send_slabs=4, receive_slabs=4)
-    made = pair(wiring, HUGE, 8, options, swap=victim == "receiver")
-    ticket = made.ticket(8)
-    made.d.receive(ticket, tuple(range(8)), 20.0)
-    made.p.send(ticket, 20.0)
-    made.p.advance(ticket.transfer, tuple(range(8)))
-    made.d.wait_inside(0)
-    made.child().process.send_signal(signal.SIGKILL)
-    survivor = made.d if victim == "sender" else made.p
-    report = survivor.report(5.0)
-    assert (report.status, report.verified_blocks) == (TransferStatus.FAILED, 0)
-    assert isinstance(report.error, TransferFailed)
-    if victim == "sender":
-        assert survivor.writes() == 0
-    made.child().process.wait(5)
-    survivor.cancel(ticket.transfer)
-    # The receiver still listens for an End that cannot come, but holds no slab.
-    survivor.wait_sample(SLABS, 8, state="free")
-
-
-@pytest.mark.parametrize("wiring", ["tcp-process", "ucx-process"])
-def test_a_sender_frozen_inside_a_unit(pair: Callable[..., Pair], wiring: str) -> None:
-    options = TransferOptions(send_slabs=4, receive_slabs=2, linger_s=0.2)
-    made = pair(wiring, HUGE, 8, options)
-    ticket = made.ticket(8)
-    made.d.receive(ticket, tuple(range(8)), 1.0)
-    made.p.send(ticket, 20.0)
-    made.p.advance(ticket.transfer, tuple(range(8)))
-    made.d.wait_inside(0)
-    made.child().process.send_signal(signal.SIGSTOP)
-    # 1. The report comes at the deadline, and the slab is in doubt.
-    report = made.d.report(3.0)
-    assert (report.status, report.verified_blocks) == (TransferStatus.FAILED, 0)
-    until(lambda: made.d.sample(SLABS, state="quarantined") >= 1, "a slab is quarantined")
-    # 2. When the sender goes on, its bytes reach no page and no slab that another transfer has.
-    other = made.ticket(4)
-    made.d.receive(other, (0, 1, 2, 3), 20.0)
-    made.child().process.send_signal(signal.SIGCONT)
-    made.d.wait_sample(SLABS, 0, state="quarantined")
-    assert made.d.writes() == 0
-    # 3. The other transfer completes with its own bytes.
-    made.p.send(other, 20.0)
-    made.p.advance(other.transfer, (4, 5, 6, 7))
-    assert made.d.report().status is TransferStatus.COMPLETE
-    assert made.d.contents((0, 1, 2, 3)) == made.p.contents((4, 5, 6, 7))
-    assert made.d.contents((4, 5, 6, 7)) == bytes(4 * HUGE.block_bytes)
-
-
-@pytest.mark.parametrize("wiring", ["tcp-process", "ucx-process"])
-def test_a_receiver_frozen_inside_a_unit(pair: Callable[..., Pair], wiring: str) -> None:
-    options = TransferOptions(send_slabs=2, receive_slabs=4, drain_s=0.3)
-    made = pair(wiring, HUGE, 8, options, swap=True)
-    ticket = made.ticket(8)
-    made.d.receive(ticket, tuple(range(8)), 20.0)
-    made.p.send(ticket, 1.0)
-    made.p.advance(ticket.transfer, tuple(range(8)))
-    made.d.wait_inside(0)
-    made.child().process.send_signal(signal.SIGSTOP)
-    # 1. The sender is not held past its deadline, and gets its slabs back by hanging up.
-    assert made.p.report(3.0).status is TransferStatus.FAILED
-    made.p.wait_sample(SLABS, 6, state="free")
-    # 2. The receiver finds out when it goes on, and used nothing of it.
-    made.child().process.send_signal(signal.SIGCONT)
-    assert made.d.report().status is TransferStatus.FAILED
-    assert made.d.writes() == 0
-    # 3. They can work together again.
-    ticket = made.ticket(4)
-    made.d.receive(ticket, (0, 1, 2, 3), 20.0)
-    made.p.send(ticket, 20.0)
-    made.p.advance(ticket.transfer, (4, 5, 6, 7))
-    assert made.d.report().status is TransferStatus.COMPLETE
-    assert made.d.contents((0, 1, 2, 3)) == made.p.contents((4, 5, 6, 7))

@@ -1,49 +1,21 @@
-"""One suite for the Link contract over every link; faults between two real processes."""
+"""One suite for the Link contract over every link."""
 
 import os
 import select
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
-import psutil
 import pytest
-from link_peer import FRAME
+from link_drive import OpenLinks, buffer, drive, frame, settled
 
 from headrace.core.errors import StartupError
 from headrace.transfer.factory import make_link
-from headrace.transfer.link import END_UNIT, FrameId, Link, LinkFactory, Receipt, ReceiptState
+from headrace.transfer.link import END_UNIT, FrameId, Receipt, ReceiptState
 from headrace.transfer.loopback import Switchboard
 
 LINKS = ["loopback", "tcp", "ucx"]
-BETWEEN_PROCESSES = ["tcp", "ucx"]
-HUGE = 128 << 20
-
-
-class OpenLinks:
-    """Links of one kind that can reach each other; each is closed once."""
-
-    def __init__(self, factory: LinkFactory) -> None:
-        self._factory = factory
-        self._open: list[Link] = []
-
-    def open(self) -> Link:
-        self._open.append(self._factory.open())
-        return self._open[-1]
-
-    def close(self, link: Link) -> None:
-        if link in self._open:
-            self._open.remove(link)
-            link.close()
-
-    def close_all(self) -> None:
-        for link in list(self._open):
-            self.close(link)
 
 
 @pytest.fixture
@@ -60,39 +32,6 @@ def links(request: pytest.FixtureRequest) -> Iterator[OpenLinks]:
     opened.close_all()
 
 
-@pytest.fixture(params=BETWEEN_PROCESSES)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def here(name: str) -> Iterator[OpenLinks]:
-    """This process's links; the peers are child processes."""
-    opened = OpenLinks(make_link(name))
-    yield opened
-    opened.close_all()
-
-
-def drive(wake: int, done: Callable[[], bool], *links: Link, timeout_s: float = 10.0) -> None:
-    give_up_at = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < give_up_at, "waited in vain"
-        for link in links:
-            link.progress(0.001, wake)
-
-
-def settled(*receipts: Receipt) -> Callable[[], bool]:
-    return lambda: not any(receipt.pending for receipt in receipts)
-
-
-def buffer(size: int, fill: int = 0) -> memoryview:
-    return np.full(size, fill, dtype=np.uint8).data
-
-
-def frame(unit: int, transfer: int = 1) -> FrameId:
-    return FrameId(b"\x11\x22\x33\x44\x55\x66\x77\x88" + transfer.to_bytes(8, "big"), unit)
-
-
 @pytest.mark.parametrize("size", [16, 128, 65_537, 16 << 20])
 @pytest.mark.parametrize("post_first", [True, False])
 def test_a_frame_arrives_whole(links: OpenLinks, wake: int, size: int, post_first: bool) -> None:
@@ -100,7 +39,7 @@ def test_a_frame_arrives_whole(links: OpenLinks, wake: int, size: int, post_firs
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
     into = buffer(size)
     if post_first:
-        received, sent = right.post(frame(0), into), None
+        received = right.post(frame(0), into)
         left.progress(0.0, wake)
         right.progress(0.0, wake)
         sent = left.send(right.address, frame(0), data.data)
@@ -255,112 +194,6 @@ def test_progress_waits_without_work_and_wakes(links: OpenLinks, wake: int) -> N
 
 def _readable(fd: int) -> bool:
     return bool(select.select([fd], [], [], 0)[0])
-
-
-class LinkProcess:
-    """`link_peer.py` as a child."""
-
-    def __init__(self, name: str, act: str, address: str, nbytes: int, sign: int) -> None:
-        program = str(Path(__file__).with_name("link_peer.py"))
-        self.process = subprocess.Popen(
-            [sys.executable, program, name, act, address, str(nbytes), str(int(sign))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.address = self.line()
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def end(self) -> str:
-        self.process.kill()
-        return self.process.communicate(timeout=10)[1]
-
-
-@pytest.fixture
-def process() -> Iterator[Callable[..., LinkProcess]]:
-    started: list[LinkProcess] = []
-
-    def start(name: str, act: str, address: str, nbytes: int, sign: int = 0) -> LinkProcess:
-        started.append(LinkProcess(name, act, address, nbytes, sign))
-        return started[-1]
-
-    yield start
-    for child in started:
-        assert child.end() == ""
-
-
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_sender_dies_or_freezes_inside_a_frame(
-    process: Callable[..., LinkProcess], here: OpenLinks, wake: int, name: str, sign: signal.Signals
-) -> None:
-    link = here.open()
-    memory = np.zeros(HUGE, dtype=np.uint8)
-    child = process(name, "send", link.address, HUGE)
-    received = link.post(FRAME, memory.data)
-    drive(wake, lambda: bool(memory[HUGE // 8]), link)
-    child.process.send_signal(sign)
-    if sign == signal.SIGKILL:
-        # 1a. Death: the receipt says so, and nothing is written afterwards.
-        drive(wake, settled(received), link)
-        assert received.state is ReceiptState.FAILED
-        kept = int(memory.sum(dtype=np.int64))
-        link.progress(0.05, wake)
-        assert int(memory.sum(dtype=np.int64)) == kept
-        return
-    # 1b. Frozen: the receipt is pending until the link is closed, which is the fence.
-    child.process.poll()
-    drive(wake, _quiet(memory), link)
-    assert received.pending
-    received.withdraw()
-    link.progress(0.05, wake)
-    assert received.pending or name == "tcp"
-    began = time.monotonic()
-    here.close(link)
-    assert time.monotonic() - began < 2.0
-    assert received.state is ReceiptState.FAILED
-    # 2. When it goes on, not one byte arrives.
-    kept = int(memory.sum(dtype=np.int64))
-    child.process.send_signal(signal.SIGCONT)
-    assert child.line() == "FAILED"
-    assert int(memory.sum(dtype=np.int64)) == kept
-
-
-def _quiet(memory: np.ndarray) -> Callable[[], bool]:
-    """True once nothing was written between two looks: what the kernel still held has arrived."""
-    last = -1
-
-    def look() -> bool:
-        nonlocal last
-        now = int(memory.sum(dtype=np.int64))
-        quiet, last = now == last, now
-        return quiet
-
-    return look
-
-
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_receiver_dies_or_freezes_inside_a_frame(
-    process: Callable[..., LinkProcess], here: OpenLinks, wake: int, name: str, sign: signal.Signals
-) -> None:
-    own = here.open()
-    child = process(name, "post", own.address, HUGE, sign)
-    sends = [own.send(child.address, FRAME, buffer(HUGE, 1)), own.send(child.address, frame(1), buffer(1 << 20))]
-    if sign == signal.SIGSTOP:
-        handle = psutil.Process(child.process.pid)
-        drive(wake, lambda: handle.status() == psutil.STATUS_STOPPED, own)
-        # 1. A frozen receiver keeps both frames, until they are withdrawn.
-        assert [receipt.pending for receipt in sends] == [True, True]
-        sends[0].withdraw()
-    # 2. Both fail: with the peer, or by hanging up on it.
-    drive(wake, settled(*sends), own)
-    assert {receipt.state for receipt in sends} == {ReceiptState.FAILED}
-    if sign == signal.SIGSTOP:
-        child.process.send_signal(signal.SIGCONT)
-        assert child.line() == "FAILED"
 
 
 def test_links_that_cannot_be_made_say_what_to_do() -> None:

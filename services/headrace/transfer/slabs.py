@@ -33,8 +33,9 @@ class Slab:
 class SlabPool:
     """A bounded number of slabs, shared by transfers that each progress in unit order.
 
-    A transfer that holds none goes before one that wants more, the longest registered first, so as long as there are
-    no more transfers than slabs every one of them has at least one and none can wait for another.
+    A transfer that holds none goes before one that wants more, the longest registered first, and who takes a further
+    slab leaves one for each that has none. So with no more transfers than slabs, none waits for one that stands still:
+    only a transfer whose units arrive takes more than one, and those come back.
     """
 
     def __init__(self, count: int, size: int, changed: Callable[[], None]) -> None:

@@ -1,0 +1,147 @@
+"""Links whose peer, a real process, is killed or frozen inside a frame."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from link_drive import OpenLinks, buffer, drive, frame, settled
+from link_peer import FRAME
+
+from headrace.transfer.factory import make_link
+from headrace.transfer.link import ReceiptState
+
+BETWEEN_PROCESSES = ["tcp", "ucx"]
+HUGE = 128 << 20
+
+
+@pytest.fixture
+def wake() -> Iterator[int]:
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture(params=BETWEEN_PROCESSES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def here(name: str) -> Iterator[OpenLinks]:
+    """This process's links; the peers are child processes."""
+    opened = OpenLinks(make_link(name))
+    yield opened
+    opened.close_all()
+
+
+class LinkProcess:
+    """`link_peer.py` as a child."""
+
+    def __init__(self, name: str, act: str, address: str, nbytes: int, sign: int) -> None:
+        program = str(Path(__file__).with_name("link_peer.py"))
+        self.process = subprocess.Popen(
+            [sys.executable, program, name, act, address, str(nbytes), str(int(sign))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.address = self.line()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> str:
+        self.process.kill()
+        return self.process.communicate(timeout=10)[1]
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[..., LinkProcess]]:
+    started: list[LinkProcess] = []
+
+    def start(name: str, act: str, address: str, nbytes: int, sign: int = 0) -> LinkProcess:
+        started.append(LinkProcess(name, act, address, nbytes, sign))
+        return started[-1]
+
+    yield start
+    for child in started:
+        assert child.end() == ""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_sender_dies_or_freezes_inside_a_frame(
+    process: Callable[..., LinkProcess], here: OpenLinks, wake: int, name: str, sign: signal.Signals
+) -> None:
+    link = here.open()
+    memory = np.zeros(HUGE, dtype=np.uint8)
+    child = process(name, "send", link.address, HUGE)
+    received = link.post(FRAME, memory.data)
+    drive(wake, lambda: bool(memory[HUGE // 8]), link)
+    child.process.send_signal(sign)
+    if sign == signal.SIGKILL:
+        # 1a. Death: the receipt says so, and nothing is written afterwards.
+        drive(wake, settled(received), link)
+        assert received.state is ReceiptState.FAILED
+        kept = int(memory.sum(dtype=np.int64))
+        link.progress(0.05, wake)
+        assert int(memory.sum(dtype=np.int64)) == kept
+        return
+    # 1b. Frozen: the receipt is pending until the link is closed, which is the fence.
+    child.process.poll()
+    drive(wake, _quiet(memory), link)
+    assert received.pending
+    received.withdraw()
+    link.progress(0.05, wake)
+    assert received.pending or name == "tcp"
+    began = time.monotonic()
+    here.close(link)
+    assert time.monotonic() - began < 2.0
+    assert received.state is ReceiptState.FAILED
+    # 2. When it goes on, not one byte arrives.
+    kept = int(memory.sum(dtype=np.int64))
+    child.process.send_signal(signal.SIGCONT)
+    assert child.line() == "FAILED"
+    assert int(memory.sum(dtype=np.int64)) == kept
+
+
+def _quiet(memory: np.ndarray) -> Callable[[], bool]:
+    """True once nothing was written between two looks: what the kernel still held has arrived."""
+    last = -1
+
+    def look() -> bool:
+        nonlocal last
+        now = int(memory.sum(dtype=np.int64))
+        quiet, last = now == last, now
+        return quiet
+
+    return look
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_receiver_dies_or_freezes_inside_a_frame(
+    process: Callable[..., LinkProcess], here: OpenLinks, wake: int, name: str, sign: signal.Signals
+) -> None:
+    own = here.open()
+    child = process(name, "post", own.address, HUGE, sign)
+    sends = [own.send(child.address, FRAME, buffer(HUGE, 1)), own.send(child.address, frame(1), buffer(1 << 20))]
+    if sign == signal.SIGSTOP:
+        handle = psutil.Process(child.process.pid)
+        drive(wake, lambda: handle.status() == psutil.STATUS_STOPPED, own)
+        # 1. A frozen receiver keeps both frames, until they are withdrawn.
+        assert [receipt.pending for receipt in sends] == [True, True]
+        sends[0].withdraw()
+    # 2. Both fail: with the peer, or by hanging up on it.
+    drive(wake, settled(*sends), own)
+    assert {receipt.state for receipt in sends} == {ReceiptState.FAILED}
+    if sign == signal.SIGSTOP:
+        child.process.send_signal(signal.SIGCONT)
+        assert child.line() == "FAILED"
