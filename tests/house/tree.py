@@ -12,6 +12,7 @@ BLOCK = re.compile(r"(<!-- tree -->\n```\n).*?(```\n<!-- /tree -->)", re.DOTALL)
 LEFT_OUT = ("services/headrace/rpc/v1/", "docs/decisions/")
 PHRASES = {
     ".ci": "what continuous integration runs",
+    ".dockerignore": "what the images are made of",
     ".gitignore": "what git leaves alone",
     ".importlinter": "the layers, as contracts",
     "ARCHITECTURE.md": "one request, hop by hop, each hop with its file",
@@ -19,6 +20,9 @@ PHRASES = {
     "LICENSE": "Apache-2.0",
     "Makefile": "the commands: install up test check proto oracle bench",
     "README.md": "this page",
+    "deploy": "configurations, dashboards, alert rules, and building images without an engine",
+    "docker": "two images: control (no torch) and worker",
+    "docker-compose.yml": "a cluster on one host: Redis, frontend, prefill and decode worker",
     "docs": "decisions, log of experiments, pages for users",
     "kernels": "kernels behind `headrace.engine.ops`",
     "proto": "the wire, documented; generated code lands in services/headrace/rpc/v1",

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Builds both images with buildah, without a container engine, and starts what was built in a chroot.
+#
+# The base is a Debian made here by debootstrap, so that no image registry is needed. A host that reaches its package
+# index through a CA or a pip.conf of its own lends both to the base: the Dockerfiles know nothing of it.
+# Needs root, buildah and debootstrap. Takes minutes, and about 6 GB while it runs; leaves nothing behind but, with
+# KEEP=1, the images headrace-control and headrace-worker.
+#
+#   deploy/build_images.sh [control] [worker]      which ones; both by default
+#   TORCH_CPU_INDEX_URL=                           where the CPU build of torch is, if not where the Dockerfile says
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly SUITE=bookworm BASE=localhost/headrace-base
+readonly HOST_FILES=(/etc/ssl/certs/ca-certificates.crt /etc/pip.conf)
+work=$(mktemp --directory)
+images=("$BASE")
+
+clean_up() {
+    if [[ -z ${KEEP:-} ]]; then
+        buildah rmi --force "${images[@]}" >/dev/null 2>&1 || true
+        buildah rmi --prune --force >/dev/null 2>&1 || true
+    fi
+    rm -rf --one-file-system "$work"
+}
+
+# say EVENT SECONDS DETAIL...
+say() { printf '%-22s %4ss  %s\n' "$1" "$2" "${*:3}"; }
+
+make_base() {
+    local began=$SECONDS
+    debootstrap --variant=minbase --include=ca-certificates "$SUITE" "$work/base" >"$work/debootstrap.log" 2>&1 \
+        || { tail -n 20 "$work/debootstrap.log" >&2; exit 1; }
+    for file in "${HOST_FILES[@]}"; do
+        [[ ! -e $file ]] || install -D --mode=0644 "$file" "$work/base$file"
+    done
+    local container
+    container=$(buildah from scratch)
+    buildah add --quiet "$container" "$work/base" / >/dev/null
+    buildah commit --quiet --rm "$container" "$BASE" >/dev/null
+    rm -rf --one-file-system "$work/base"
+    say base "$((SECONDS - began))" "$SUITE"
+}
+
+# build NAME: the image headrace-NAME of docker/NAME.Dockerfile
+build() {
+    local began=$SECONDS image="localhost/headrace-$1" arguments=()
+    [[ -z ${TORCH_CPU_INDEX_URL+set} ]] || arguments+=(--build-arg "TORCH_CPU_INDEX_URL=$TORCH_CPU_INDEX_URL")
+    images+=("$image")
+    buildah bud --isolation=chroot --format=docker --build-arg "BASE=$BASE" "${arguments[@]}" \
+        --file "docker/$1.Dockerfile" --tag "$image" .
+    say "built $1" "$((SECONDS - began))" \
+        "$(buildah images --format '{{.Size}}' "$image")"
+}
+
+# in_image IMAGE COMMAND...: run it in a chroot, as the image's user, with the deployment's configuration in place
+in_image() {
+    local container code=0
+    container=$(buildah from "localhost/headrace-$1")
+    buildah copy --quiet "$container" deploy/configs/compose.yaml /etc/headrace/config.yaml >/dev/null
+    buildah run --isolation=chroot "$container" -- "${@:2}" || code=$?
+    buildah rm "$container" >/dev/null
+    return "$code"
+}
+
+# start NAME: what was built starts, reads its configuration, and is who it should be
+start() {
+    local began=$SECONDS
+    in_image "$1" headrace --help >/dev/null
+    in_image "$1" headrace config check /etc/headrace/config.yaml
+    in_image "$1" sh -c 'test "$(id -u)" -ne 0'
+    say "started $1" "$((SECONDS - began))" "headrace --help, headrace config check, not root"
+}
+
+start_control() {
+    start control
+    in_image control python3 -c 'import importlib.util as u; assert not u.find_spec("torch"), "torch is in control"'
+}
+
+start_worker() {
+    start worker
+    in_image worker python3 -c 'import torch, ucxx; print("torch", torch.__version__, "ucxx", ucxx.__version__)'
+}
+
+trap clean_up EXIT
+[[ $# -gt 0 ]] || set -- control worker
+make_base
+for name in "$@"; do
+    build "$name"
+    "start_$name"
+done

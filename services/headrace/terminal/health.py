@@ -1,0 +1,41 @@
+"""`headrace health`: asks one process whether it is well. For health checks of containers, which need no other tool."""
+
+import asyncio
+from dataclasses import dataclass
+
+import httpx
+
+from headrace.core.errors import HeadraceError, Unavailable
+from headrace.rpc.health import check
+
+
+@dataclass(frozen=True, slots=True)
+class HealthOptions:
+    """address: an http:// or https:// URL, or the host:port of a gRPC server."""
+
+    address: str
+    timeout_s: float
+
+
+def ask(options: HealthOptions) -> int:
+    """Print one sentence. Exit code 0 if the process is well, 1 if not."""
+    try:
+        if options.address.startswith(("http://", "https://")):
+            _ask_http(options)
+        else:
+            asyncio.run(check(options.address, options.timeout_s))
+    except HeadraceError as error:
+        print(error.message)
+        return 1
+    print(f"{options.address} is ready.")
+    return 0
+
+
+def _ask_http(options: HealthOptions) -> None:
+    try:
+        # A proxy from the environment is for the internet, not for this machine.
+        answer = httpx.get(options.address, timeout=options.timeout_s, trust_env=False)
+    except httpx.HTTPError as error:
+        raise Unavailable(f"{options.address} does not answer: {error or type(error).__name__}.") from None
+    if not answer.is_success:
+        raise Unavailable(f"{options.address} answered {answer.status_code}: {answer.text}")

@@ -1,0 +1,57 @@
+"""`headrace health` before HTTP servers that are well, unwell and absent."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from headrace.terminal.health import HealthOptions, ask
+
+
+@contextmanager
+def answering(status: int, body: str) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/ready"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_well(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(200, "{}") as url:
+        assert ask(HealthOptions(url, 5.0)) == 0
+    assert capsys.readouterr().out == f"{url} is ready.\n"
+
+
+def test_unwell_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(503, "no decode worker") as url:
+        assert ask(HealthOptions(url, 5.0)) == 1
+    assert "503: no decode worker" in capsys.readouterr().out
+
+
+def test_absent(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(200, "") as url:
+        pass
+    assert ask(HealthOptions(url, 5.0)) == 1
+    assert "does not answer" in capsys.readouterr().out
+
+
+def test_a_grpc_address_where_nothing_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(200, "") as url:
+        address = url.removeprefix("http://").removesuffix("/ready")
+    assert ask(HealthOptions(address, 2.0)) == 1
+    assert address in capsys.readouterr().out
