@@ -6,8 +6,10 @@ Imports what a command needs when it is chosen, so that `headrace status` does n
 import asyncio
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Awaitable, Sequence
+from importlib.metadata import version
 
 from pydantic_settings import BaseSettings
 
@@ -20,16 +22,21 @@ COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
     "gateway": (config.GatewayConfig, "headrace.bootstrap.frontend:run_gateway"),
     "router": (config.RouterConfig, "headrace.bootstrap.frontend:run_router"),
     "worker": (config.WorkerConfig, "headrace.bootstrap.worker:run"),
+    "config": (config.CheckConfig, "headrace.bootstrap.check:run"),
     "chat": (config.ChatConfig, "headrace.bootstrap.terminal:run_chat"),
     "status": (config.StatusConfig, "headrace.bootstrap.terminal:run_status"),
     "explain": (config.ExplainConfig, "headrace.bootstrap.terminal:run_explain"),
+    "health": (config.HealthConfig, "headrace.bootstrap.terminal:run_health"),
 }
-USAGE_ERROR = 2
+USAGE_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["--version"]:
+        print(f"headrace {version('headrace')}")
+        return 0
     if not words or words[0] in {"-h", "--help", "help"}:
         print(_usage())
         return 0 if words else USAGE_ERROR
@@ -39,7 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"headrace: {error}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
-        return 130
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has left: what is still buffered has nobody to go to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
 
 
 def _dispatch(command: str, arguments: list[str]) -> int:
@@ -60,7 +72,15 @@ async def _wait(result: Awaitable[int | None]) -> int | None:
 
 def _usage() -> str:
     lines = [f"  {name:<10} {(kind.__doc__ or '').strip().splitlines()[0]}" for name, (kind, _) in COMMANDS.items()]
-    return "\n".join(["usage: headrace COMMAND [options]", "", *lines, "", "headrace COMMAND --help says more."])
+    return "\n".join(
+        [
+            "usage: headrace COMMAND [options]",
+            "",
+            *lines,
+            "",
+            "headrace COMMAND --help says more; every flag of a service is also a variable HEADRACE_NAME.",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Configuration of every process: one class each, read from flags over environment over defaults.
+"""Configuration of every process: one class each, read from flags over environment over file over defaults.
 
 The only reader of the environment (`HEADRACE_*`, one variable a field). It decides nothing: `bootstrap` does.
 """
@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -16,10 +16,14 @@ from pydantic_settings import (
     CliApp,
     CliPositionalArg,
     CliSettingsSource,
+    CliSuppress,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
 )
 
+from headrace.config_file import Document, Names, Values, load
 from headrace.core.errors import StartupError
 
 _DEFAULT_MODEL = "smollm2-135m"
@@ -40,13 +44,17 @@ class ProcessConfig(BaseSettings):
         extra="forbid",
     )
 
-    fleet: str = Field("default", description="name of the fleet; several can share one Redis")
-    redis_url: SecretStr = Field(SecretStr(""), description="external Redis; empty: `up` starts its own")
+    section: ClassVar[str] = ""
+
+    config: Path | None = Field(None, description="the deployment's YAML file; flags and environment go over it")
+    fleet: str = Field("default", pattern=r"^[A-Za-z0-9._-]+$", description="name of the fleet in a shared Redis")
+    redis_url: SecretStr = Field(SecretStr(""), description="the fleet's Redis; only `up` can do without one")
     worker_token: SecretStr = Field(SecretStr(""), description="shared secret of routers and workers")
     cache_dir: Path = Field(Path("~/.cache/headrace"), description="downloaded models and what is derived from them")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
     log_json: bool = Field(False, description="log JSON instead of key=value")
-    lifeline: bool = Field(False, description="stop when standard input closes: set by the supervisor")
+    drain_s: float = Field(8.0, ge=0, description="what running answers get to finish when it stops")
+    lifeline: CliSuppress[bool] = Field(False, description="stop when standard input closes: set by the supervisor")
 
 
 class EngineConfig(ProcessConfig):
@@ -71,11 +79,16 @@ class EngineConfig(ProcessConfig):
 class WorkerConfig(EngineConfig):
     """Run one worker: it takes prefill, decode or local jobs from routers."""
 
+    section: ClassVar[str] = "worker"
+
+    pool: str = Field("", description="worker pool of the configuration file that it belongs to")
     model: CliPositionalArg[str] = Field(_DEFAULT_MODEL, description="alias, directory, .gguf file or hub id")
     role: Literal["prefill", "decode", "local"] = Field("local", description="which jobs it is offered")
     name: str = Field("", description="name that survives restarts; default: role and process id")
     host: str = Field(LOOPBACK, description="address to listen on, for gRPC and KV pages")
     port: int = Field(0, ge=0, le=65535, description="gRPC port; 0: any free one")
+    advertise_host: str = Field("", description="address that others reach it at; default: --host")
+    metrics_port: int = Field(0, ge=0, le=65535, description="own Prometheus page; 0: none")
     served_model_name: str = Field("", description="name that clients ask for; default: the model's")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all cores")
 
@@ -83,7 +96,9 @@ class WorkerConfig(EngineConfig):
 class RouterConfig(ProcessConfig):
     """Run a router: it conducts requests over the fleet's workers."""
 
-    model: CliPositionalArg[str] = Field(_DEFAULT_MODEL, description="whose tokenizer and template it uses")
+    section: ClassVar[str] = "router"
+
+    model: CliPositionalArg[str] = Field(_DEFAULT_MODEL, description="alias, directory, .gguf file or hub id")
     served_model_name: str = Field("", description="name that clients ask for; default: the model's")
     disaggregation: Literal["always", "auto", "never"] = Field(
         "always", description="whether prompts go to prefill workers"
@@ -91,6 +106,7 @@ class RouterConfig(ProcessConfig):
     grpc_host: str = Field(LOOPBACK, description="address to listen on for gRPC")
     grpc_port: int = Field(9000, ge=0, le=65535, description="gRPC port; 0: any free one")
     max_queue: int = Field(1024, ge=1, description="requests that may wait for a worker")
+    metrics_port: int = Field(0, ge=0, le=65535, description="own Prometheus page; 0: none")
 
 
 class HttpConfig(ProcessConfig):
@@ -98,11 +114,14 @@ class HttpConfig(ProcessConfig):
 
     host: str = Field(LOOPBACK, description="address to listen on for HTTP")
     port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0: any free one")
-    api_keys: tuple[SecretStr, ...] = Field((), description="accepted API keys; none: no authentication")
+    api_keys: tuple[SecretStr, ...] = Field((), description="accepted API keys, a JSON list; none: no authentication")
+    request_timeout_s: float = Field(600.0, gt=0, description="longest time one answer may take")
 
 
 class GatewayConfig(HttpConfig):
     """Run a gateway: the OpenAI-compatible HTTP door of a router elsewhere."""
+
+    section: ClassVar[str] = "gateway"
 
     router: str = Field(f"{LOOPBACK}:9000", description="host:port of the router's gRPC service")
 
@@ -110,9 +129,13 @@ class GatewayConfig(HttpConfig):
 class FrontendConfig(RouterConfig, HttpConfig):
     """Run gateway and router in one process."""
 
+    section: ClassVar[str] = "frontend"
+
 
 class UpConfig(FrontendConfig, EngineConfig):
     """Run a whole cluster on this machine: Redis, frontend and workers. Ctrl-C drains and stops it."""
+
+    section: ClassVar[str] = "up"
 
     prefill: int | None = Field(None, ge=0, le=64, description="prefill workers (1 unless a role is named)")
     decode: int | None = Field(None, ge=0, le=64, description="decode workers (1 unless a role is named)")
@@ -159,16 +182,46 @@ class ExplainConfig(ClientConfig):
     json_output: bool = Field(False, alias="json", description="print JSON")
 
 
+class HealthConfig(BaseSettings):
+    """Ask one process whether it is well: exit code 0 if it is, 1 if not."""
+
+    model_config = ProcessConfig.model_config
+
+    address: CliPositionalArg[str] = Field("http://127.0.0.1:8000/ready", description="URL, or host:port of gRPC")
+    timeout_s: float = Field(4.0, gt=0, description="longest wait for an answer")
+
+
+class CheckConfig(BaseSettings):
+    """Check a deployment's configuration file and show what each process makes of it."""
+
+    model_config = ProcessConfig.model_config
+
+    action: CliPositionalArg[Literal["check"]] = Field(description="what to do with the file")
+    file: CliPositionalArg[Path] = Field(description="the YAML file")
+
+
+SECTIONS: dict[str, type[ProcessConfig]] = {
+    kind.section: kind for kind in (FrontendConfig, RouterConfig, GatewayConfig, WorkerConfig, UpConfig)
+}
+_SHARED = frozenset({*ProcessConfig.model_fields, "model", "served_model_name"}) - {"config", "lifeline"}
+NAMES = Names(
+    _SHARED,
+    {name: frozenset(kind.model_fields) - {"config", "lifeline", "pool"} for name, kind in SECTIONS.items()},
+)
+
 Config = TypeVar("Config", bound=BaseSettings)
 Process = TypeVar("Process", bound=ProcessConfig)
 
 
 def read(config: type[Config], arguments: Sequence[str], command: str = "") -> Config:
-    """The configuration from command line and environment. Raises StartupError with one sentence a mistake;
+    """The configuration from command line, environment and file. Raises StartupError with one sentence a mistake;
     --help and unknown flags end the process as argparse does, with code 0 and 2."""
     try:
-        source = CliSettingsSource[Any](config, cli_prog_name=f"headrace {command}".strip())
-        return CliApp.run(config, cli_args=list(arguments), cli_settings_source=source)
+        first = _parsed(config, arguments, command)
+        if not isinstance(first, ProcessConfig) or first.config is None:
+            return first
+        over = _over_file(type(first), load(first.config, NAMES), getattr(first, "pool", ""))
+        return _parsed(over, arguments, command)
     except ValidationError as error:
         mistakes = [f"{_flag(item['loc'])}: {item['msg']}." for item in error.errors()]
         raise StartupError(" ".join(mistakes), remedy="See --help.") from None
@@ -176,6 +229,43 @@ def read(config: type[Config], arguments: Sequence[str], command: str = "") -> C
         raise StartupError(
             f"{_unreadable(config)} cannot be read.", remedy='A variable with several values is JSON: ["one", "two"].'
         ) from None
+
+
+def _parsed(config: type[Config], arguments: Sequence[str], command: str) -> Config:
+    source = CliSettingsSource[Any](config, cli_prog_name=f"headrace {command}".strip())
+    return CliApp.run(config, cli_args=list(arguments), cli_settings_source=source)
+
+
+def _over_file(config: type[Process], document: Document, pool: str) -> type[Process]:
+    """The same class with the document's values under flags and environment, over its own defaults."""
+    values = _values(config, document, pool)
+
+    class OverFile(config):  # type: ignore[misc, valid-type]
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=dict(values))
+
+    OverFile.__doc__ = config.__doc__
+    return OverFile
+
+
+def _values(config: type[ProcessConfig], document: Document, pool: str) -> Values:
+    """What a document says to one process. `up` is frontend and workers at once."""
+    values = {**document.shared}
+    if config.section == UpConfig.section:
+        values |= {key: value for key, value in document.section("worker").items() if key in EngineConfig.model_fields}
+        values |= document.section(FrontendConfig.section)
+    values |= document.section(config.section)
+    if pool:
+        values |= document.pool(pool)
+    return {key: value for key, value in values.items() if key in config.model_fields}
 
 
 def _unreadable(config: type[BaseSettings]) -> str:
@@ -192,7 +282,12 @@ def _flag(location: tuple[int | str, ...]) -> str:
 def derive(target: type[Process], source: ProcessConfig, **own: object) -> Process:
     """A configuration of another process: the fields that both have, from `source`, and those of its `own`."""
     shared = {name: getattr(source, name) for name in target.model_fields if name in type(source).model_fields}
-    return target(**{**shared, **own})
+    return target(**{**shared, "config": None, **own})
+
+
+def effective(config: ProcessConfig) -> dict[str, object]:
+    """Every field but the secrets, in plain types: for people and logs."""
+    return {name: value for name, value in config.model_dump(mode="json").items() if not _secret(getattr(config, name))}
 
 
 def arguments(config: ProcessConfig) -> list[str]:

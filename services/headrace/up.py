@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -33,29 +34,49 @@ from headrace.telemetry import logs
 _READY_WITHIN_S = 120.0
 _ANSWER_WITHIN_S = 5.0
 _POLL_S = 0.05
-# Longer than the frontend gives to its requests and to telling their callers how they ended.
-_GRACE_S = 15.0
+# What a process may take, once its requests are done or cut off, to tell their callers and to close.
+_AFTER_DRAIN_S = 7.0
 _FRONTEND = "frontend"
 
 
 async def run(config: UpConfig) -> None:
-    """Serve until SIGINT or SIGTERM. Raises StartupError if the cluster cannot come up; nothing is left then."""
-    logs.setup("up", level=config.log_level, as_json=config.log_json)
+    """Serve until SIGINT or SIGTERM. Raises StartupError if the cluster cannot come up; nothing is left then but,
+    where a process failed, the logs."""
+    logs.setup("up", level=_quiet(config.log_level), as_json=config.log_json)
     stop = await Stop.arm(lifeline=config.lifeline)
     files = await asyncio.to_thread(_preflight, config)
     directory = Path(tempfile.mkdtemp(prefix="headrace-"))
-    async with _redis(config.redis_url.get_secret_value()) as redis_url:
-        _say("redis", without_secrets(redis_url))
-        board = _Board(config, without_secrets(redis_url), directory)
-        supervisor = Supervisor(board.on_ready, grace_s=_GRACE_S)
-        try:
-            if await _or_stopped(stop, _start(supervisor, board, process_specs(config, redis_url, directory))):
-                _say("ready", f"{board.url}/v1  ({_summary(config, files)})")
-                await stop.wait()
-                _say("drain", "finishing what runs; Ctrl-C again stops at once")
-        finally:
-            await supervisor.stop()
-            _say("ended", f"logs stay in {directory}")
+    _say("logs", f"{directory}")
+    supervisor: Supervisor | None = None
+    ended_well = False
+    try:
+        async with _redis(config.redis_url.get_secret_value()) as redis_url:
+            _say("redis", without_secrets(redis_url))
+            board = _Board(config, without_secrets(redis_url), directory)
+            supervisor = Supervisor(board.on_ready, grace_s=config.drain_s + _AFTER_DRAIN_S)
+            try:
+                specs = process_specs(config, redis_url, directory)
+                if await _or_stopped(stop, _start(supervisor, board, specs)):
+                    _say("ready", f"{board.url}/v1  ({_summary(config, files)})")
+                    await stop.wait()
+                    _say("drain", f"running answers have {config.drain_s:g} s to finish; Ctrl-C again stops at once")
+            finally:
+                await supervisor.stop()
+        ended_well = True
+    finally:
+        _put_away(directory, keep=not ended_well or supervisor is None or supervisor.deaths > 0)
+
+
+def _put_away(logs_directory: Path, *, keep: bool) -> None:
+    """Logs are of use where something failed; else nothing is left behind."""
+    if not keep:
+        shutil.rmtree(logs_directory)
+    _say("ended", f"the logs stay in {logs_directory}" if keep else "nothing is left")
+
+
+def _quiet(level: str) -> str:
+    """What is told in plain sentences need not be logged as well: only what went wrong is, unless more is wanted."""
+    return "warning" if level == "info" else level
 
 
 def process_specs(config: UpConfig, redis_url: str, directory: Path) -> list[ProcessSpec]:
@@ -104,6 +125,8 @@ def _spec(command: str, name: str, config: configuration.ProcessConfig, threads:
 def _preflight(config: UpConfig) -> ModelFiles:
     if sum(config.roles().values()) == 0:
         raise StartupError("There is no worker to start.", remedy="Give --local 1, or --prefill 1 --decode 1.")
+    if not config.roles()["decode"] and not config.roles()["local"]:
+        raise StartupError("Nothing would decode: there are prefill workers only.", remedy="Give --decode 1.")
     require_free_port(config.host, config.port, "--port")
     require_free_port(config.grpc_host, config.grpc_port, "--grpc-port")
     files = resolve(config.model, config.cache_dir.expanduser(), lambda line: _say("model", line))

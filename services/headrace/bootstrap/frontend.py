@@ -27,49 +27,48 @@ from headrace.rpc.clients import FleetClient, InferenceClient, WorkerClient
 from headrace.rpc.contracts import Fleet, Inference
 from headrace.rpc.server import serve
 from headrace.store.connection import Store
-from headrace.telemetry import logs
+from headrace.telemetry.exposition import expose
 from headrace.telemetry.metrics import RouterMetrics
 from headrace.text.model import TextModel
 
-# What running requests get to finish. The servers stay for it, and then only pass on how the others ended.
-_REQUESTS_S = 8.0
+# The servers stay for as long as requests drain, and then only pass on how the others ended.
 _SERVER_S = 1.0
 
 
 async def run_frontend(config: FrontendConfig) -> None:
     """Gateway and router in one process; the call between them is in-process."""
-    logs.setup("frontend", level=config.log_level, as_json=config.log_json)
+    announce.begin("frontend", config)
     stop = await Stop.arm(lifeline=config.lifeline)
     async with AsyncExitStack() as closing:
         router = await _router(config, closing)
         grpc = await _grpc(config, router, closing)
         url = await _http(config, router, router, closing, grace_s=_SERVER_S)
-        closing.push_async_callback(router.stop, _REQUESTS_S)
+        closing.push_async_callback(router.stop, config.drain_s)
         announce.ready(url=url, grpc=grpc)
         await stop.wait()
 
 
 async def run_router(config: RouterConfig) -> None:
     """A router alone: gRPC only."""
-    logs.setup("router", level=config.log_level, as_json=config.log_json)
+    announce.begin("router", config)
     stop = await Stop.arm(lifeline=config.lifeline)
     async with AsyncExitStack() as closing:
         router = await _router(config, closing)
         grpc = await _grpc(config, router, closing)
-        closing.push_async_callback(router.stop, _REQUESTS_S)
+        closing.push_async_callback(router.stop, config.drain_s)
         announce.ready(grpc=grpc)
         await stop.wait()
 
 
 async def run_gateway(config: GatewayConfig) -> None:
     """A gateway alone, before a router elsewhere."""
-    logs.setup("gateway", level=config.log_level, as_json=config.log_json)
+    announce.begin("gateway", config)
     stop = await Stop.arm(lifeline=config.lifeline)
     async with AsyncExitStack() as closing:
         inference, fleet = InferenceClient(config.router), FleetClient(config.router)
         closing.push_async_callback(inference.close)
         closing.push_async_callback(fleet.close)
-        announce.ready(url=await _http(config, inference, fleet, closing, grace_s=_REQUESTS_S))
+        announce.ready(url=await _http(config, inference, fleet, closing, grace_s=config.drain_s))
         await stop.wait()
 
 
@@ -80,6 +79,8 @@ async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
     model = await asyncio.to_thread(_served_model, config)
     store = Store(redis_url)
     closing.push_async_callback(store.close)
+    metrics = RouterMetrics()
+    closing.callback(expose(config.grpc_host, config.metrics_port, metrics.registry))
     replica = Replica(RedisIndex(store, fleet=config.fleet))
     await replica.start()
     closing.push_async_callback(replica.close)
@@ -88,7 +89,7 @@ async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
         roster=RedisRoster(store, fleet=config.fleet),
         connect=lambda info: WorkerClient(info.address),
         match=replica.match,
-        metrics=RouterMetrics(),
+        metrics=metrics,
         options=RouterOptions(
             name=f"router-{secrets.token_hex(4)}",
             worker_token=config.worker_token.get_secret_value(),
@@ -118,7 +119,8 @@ async def _http(
     config: HttpConfig, inference: Inference, fleet: Fleet, closing: AsyncExitStack, *, grace_s: float
 ) -> str:
     keys = tuple(key.get_secret_value() for key in config.api_keys)
-    server = GatewayServer(build_app(inference, fleet, GatewayOptions(api_keys=keys)), config.host, config.port)
+    options = GatewayOptions(api_keys=keys, request_timeout_s=config.request_timeout_s)
+    server = GatewayServer(build_app(inference, fleet, options), config.host, config.port)
     await server.start()
     closing.push_async_callback(server.stop, grace_s)
     return f"http://{config.host}:{server.port}"

@@ -28,7 +28,7 @@ from headrace.roster.lease import Lease
 from headrace.roster.redis_roster import RedisRoster
 from headrace.rpc.server import serve
 from headrace.store.connection import Store
-from headrace.telemetry import logs
+from headrace.telemetry.exposition import expose
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.text.model import TextModel
 from headrace.transfer.carrier import TransferReport
@@ -39,7 +39,6 @@ from headrace.worker.service import Worker
 
 log = structlog.get_logger()
 
-_GRACE_S = 8.0
 _SERVER_GRACE_S = 1.0
 _ENGINE_DIED = 1
 
@@ -47,7 +46,7 @@ _ENGINE_DIED = 1
 async def run(config: WorkerConfig) -> int:
     """Serve until asked to stop (exit code 0) or until the engine dies (1). Raises StartupError."""
     name = config.name or f"{config.role}-{os.getpid()}"
-    logs.setup(name, level=config.log_level, as_json=config.log_json)
+    announce.begin(name, config)
     redis_url = config.redis_url.get_secret_value()
     if not redis_url:
         raise StartupError("A worker needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
@@ -89,9 +88,11 @@ async def _serve(
 ) -> tuple[Worker, WorkerInfo]:
     """The worker behind its gRPC port. Closing ends the worker first, so that routers hear how their jobs ended."""
     metrics = WorkerMetrics()
+    closing.callback(expose(config.host, config.metrics_port, metrics.registry))
+    reached_at = _reached_at(config)
 
     def make_carrier(pages: PagePort, report: Callable[[TransferReport], None]) -> TransferThread:
-        link = make_link(config.link, config.host, tls=config.ucx_tls)
+        link = make_link(config.link, reached_at, tls=config.ucx_tls)
         return TransferThread(link, pages, report, metrics.transfer)
 
     token = config.worker_token.get_secret_value()
@@ -103,10 +104,20 @@ async def _serve(
         await worker.stop(0.0)
         raise
     closing.push_async_callback(server.stop, _SERVER_GRACE_S)
-    closing.push_async_callback(worker.stop, _GRACE_S)
-    info = worker.announce(f"{config.host}:{server.port}")
+    closing.push_async_callback(worker.stop, config.drain_s)
+    info = worker.announce(f"{reached_at}:{server.port}")
     await server.set_ready(True)
     return worker, info
+
+
+def _reached_at(config: WorkerConfig) -> str:
+    """The address that stands in leases and tickets: no peer can reach "every address"."""
+    if config.advertise_host or config.host not in {"0.0.0.0", "::"}:
+        return config.advertise_host or config.host
+    raise StartupError(
+        f"A worker that listens on {config.host} must say where others reach it.",
+        remedy="Give --advertise-host, in Kubernetes the pod's IP.",
+    )
 
 
 def _lease(config: WorkerConfig, store: Store, info: WorkerInfo, publisher: Publisher) -> Lease:

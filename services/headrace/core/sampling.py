@@ -11,7 +11,7 @@ MAX_STOP_STRINGS = 16
 class SamplingParams:
     """What a caller asks of the sampler.
 
-    temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off.
+    temperature: 0 (greedy) to 2. top_k: 0 is off. top_p: 1 is off.
     seed: None until the router gives one, so that every request can be resumed exactly.
     max_tokens: None until the router fills in what the context leaves.
     stop: strings, cut from the text by the router; stop_token_ids: ends for the worker.
@@ -27,7 +27,7 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        _require(0.0 <= self.temperature <= 100.0, "temperature must lie between 0 and 100.")
+        _require(0.0 <= self.temperature <= 2.0, "temperature must lie between 0 and 2.")
         _require(0.0 < self.top_p <= 1.0, "top_p must be above 0 and at most 1.")
         _require(0 <= self.top_k < 2**31, "top_k must be 0 (off) or a positive 32-bit integer.")
         _require(self.max_tokens is None or 1 <= self.max_tokens < 2**31, "max_tokens must be 1 or more.")

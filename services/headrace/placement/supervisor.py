@@ -23,6 +23,7 @@ class Supervisor:
     """Starts processes, restarts those that die, stops all in the reverse order of `start`'s list.
 
     on_ready(spec, pid, what it said) is called each time one serves. ready_s: how long one may take to serve.
+    deaths: processes that ended without being asked, so far.
     """
 
     def __init__(self, on_ready: OnReady, *, grace_s: float = 10.0, ready_s: float = 300.0) -> None:
@@ -33,6 +34,7 @@ class Supervisor:
         self._children: dict[str, Child] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
+        self.deaths = 0
 
     async def start(self, specs: Sequence[ProcessSpec]) -> None:
         """Start all at once and wait until all serve. Raises StartupError as soon as one does not; the rest run on."""
@@ -72,6 +74,7 @@ class Supervisor:
         while not self._stopping:
             began = time.monotonic()
             code = await self._children[spec.name].ended()
+            self.deaths += 1
             if time.monotonic() - began > _STEADY_S:
                 pause = _FIRST_PAUSE_S
             log.warning("process.died", name=spec.name, code=code, restart_in_s=round(pause, 1))

@@ -21,7 +21,7 @@ class ExplainOptions:
 def show(options: ExplainOptions) -> int:
     """Print it. Raises NotFound for a request that is not among the router's last ones."""
     with gateway(options.url, options.api_key) as client:
-        told = answer(client.get(f"/v1/requests/{options.request}/explain"))
+        told = answer(client.get(f"/v1/requests/{_request_id(options.request)}/explain"))
     if options.as_json:
         print(json.dumps(told, indent=2))
         return 0
@@ -40,21 +40,26 @@ def show(options: ExplainOptions) -> int:
 
 
 def _attempt(number: int, route: dict[str, Any]) -> Table:
-    title = f"attempt {number}: {route['cached_tokens']} tokens expected cached, TTFT {_number(route['expected_ttft_ms'])} ms"
-    table = Table("worker", "role", "cached", "running", "waiting", "credits", "cost ms", "why", title=title)
+    expected = f"{route['cached_tokens']} tokens cached, first token after {_number(route['expected_ttft_ms'])} ms"
+    table = Table("worker", "role", "cached", "jobs", "cost", "why", title=f"attempt {number}: expected {expected}")
+    table.box, table.pad_edge, table.title_justify = None, False, "left"
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for candidate in route["candidates"]:
         worker = candidate["worker"]
         table.add_row(
-            f"{'→ ' if candidate['chosen'] else ''}{worker['worker']}@{worker['incarnation'][:8]}",
+            f"{'→' if candidate['chosen'] else ' '} {worker['worker']}@{worker['incarnation'][:8]}",
             candidate["role"],
             str(candidate["cached_tokens"]),
-            str(candidate["running"]),
-            str(candidate["waiting"]),
-            str(candidate["credits"]),
+            f"{candidate['running']}+{candidate['waiting']}",
             _number(candidate["score"]),
             candidate["why"],
         )
     return table
+
+
+def _request_id(said: str) -> str:
+    """The id as the router knows it: OpenAI's bodies put what kind of answer it is in front."""
+    return said.removeprefix("chatcmpl-").removeprefix("cmpl-")
 
 
 def _number(value: float | None) -> str:

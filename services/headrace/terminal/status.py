@@ -24,28 +24,29 @@ def show(options: StatusOptions) -> int:
     if options.as_json:
         print(json.dumps(status, indent=2))
     else:
-        Console().print(_table(status))
+        if status["workers"]:
+            Console().print(_table(status))
         print(_summary(status))
     return 0 if status["ready"] else 1
 
 
 def _summary(status: dict[str, Any]) -> str:
-    state = "ready" if status["ready"] else f"not ready: {status['reason']}"
+    state = "ready" if status["ready"] else f"not ready: {status['reason'].rstrip('.')}"
     return f"{state}; {status['requests_running']} running, {status['requests_waiting']} waiting"
 
 
 def _table(status: dict[str, Any]) -> Table:
-    table = Table("worker", "incarnation", "role", "model", "state", "jobs", "waiting", "free blocks", "credits", "pid")
+    """Eighty columns hold a row: nobody should have to widen a terminal to see what is wrong."""
+    table = Table("worker", "role", "state", "jobs", "free blocks", "credits", "pid", box=None, pad_edge=False)
+    for column in table.columns:
+        column.no_wrap = True
     for worker in status["workers"]:
         info, load = worker["info"], worker["load"]
         table.add_row(
-            info["ref"]["worker"],
-            info["ref"]["incarnation"][:8],
+            f"{info['ref']['worker']}@{info['ref']['incarnation'][:8]}",
             info["role"],
-            info["model"],
             "draining" if worker["draining"] else "attached" if worker["attached"] else "away",
-            str(load["running"]),
-            str(load["waiting"]),
+            f"{load['running']}+{load['waiting']}",
             f"{load['free_blocks']}/{load['total_blocks']}",
             str(load["credits"]),
             str(info["pid"]),

@@ -1,0 +1,16 @@
+"""`headrace config check FILE`: what each process of a deployment would be told, or why it would not start."""
+
+import yaml
+
+from headrace.config import NAMES, SECTIONS, CheckConfig, effective, read
+from headrace.config_file import load
+
+
+def run(config: CheckConfig) -> int:
+    """Print every process's effective configuration as YAML. Raises StartupError at the first mistake."""
+    document = load(config.file, NAMES)
+    flags = [f"--config={config.file}"]
+    told = {name: effective(read(SECTIONS[name], flags)) for name in document.sections}
+    told |= {f"pool {pool}": effective(read(SECTIONS["worker"], [*flags, f"--pool={pool}"])) for pool in document.pools}
+    print(yaml.safe_dump(told, sort_keys=False), end="")
+    return 0

@@ -1,0 +1,90 @@
+"""One file a deployment: every name right or refused with the nearest, flags over environment over file."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headrace.bootstrap.check import run as check
+from headrace.config import CheckConfig, FrontendConfig, UpConfig, WorkerConfig, read
+from headrace.core.errors import StartupError
+
+DOCUMENT = """
+fleet: prod
+redis_url: redis://127.0.0.1:6379/0
+frontend: {port: 8001, disaggregation: auto}
+worker: {dtype: float32, port: 9100}
+pools:
+  prefill: {role: prefill, replicas: 2}
+  decode: {role: decode, max_num_seqs: 32, port: 9200}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "headrace.yaml"
+    path.write_text(DOCUMENT)
+    return path
+
+
+def test_each_process_reads_what_is_for_all_its_section_and_its_pool(file: Path) -> None:
+    frontend = read(FrontendConfig, [f"--config={file}"])
+    assert (frontend.fleet, frontend.port, frontend.disaggregation) == ("prod", 8001, "auto")
+    decode = read(WorkerConfig, [f"--config={file}", "--pool=decode"])
+    assert (decode.role, decode.dtype, decode.max_num_seqs, decode.port) == ("decode", "float32", 32, 9200)
+    prefill = read(WorkerConfig, [f"--config={file}", "--pool=prefill"])
+    assert (prefill.role, prefill.port, prefill.fleet) == ("prefill", 9100, "prod")
+
+
+def test_flags_go_over_environment_over_file_over_defaults(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CONFIG", str(file))
+    monkeypatch.setenv("HEADRACE_DTYPE", "bfloat16")
+    monkeypatch.setenv("HEADRACE_PORT", "9300")
+    worker = read(WorkerConfig, ["--pool=decode", "--port=9400"])
+    assert (worker.port, worker.dtype, worker.max_num_seqs, worker.threads) == (9400, "bfloat16", 32, 0)
+
+
+def test_up_is_frontend_and_workers_at_once(file: Path) -> None:
+    up = read(UpConfig, [f"--config={file}"])
+    assert (up.port, up.dtype, up.disaggregation) == (8001, "float32", "auto")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("flet: x", ["'flet'", "'fleet'"]),
+        ("frontend: {prot: 1}", ["frontend", "'prot'", "'port'"]),
+        ("pools: {a: {rol: decode}}", ["pool a", "'rol'", "'role'"]),
+        ("worker: [1]", ["worker", "names and values"]),
+        ("a: [", ["not YAML"]),
+        ("- 1", ["names and values"]),
+        ("worker: {port: many}", ["port"]),
+        ("frontend: {disaggregation: sometimes}", ["disaggregation", "always"]),
+    ],
+)
+def test_mistakes_are_one_sentence_that_names_the_place(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    with pytest.raises(StartupError) as refused:
+        check(CheckConfig(action="check", file=path))
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_a_missing_file_and_a_missing_pool_are_named(file: Path) -> None:
+    with pytest.raises(StartupError, match=r"nowhere\.yaml"):
+        read(WorkerConfig, ["--config=/nowhere.yaml"])
+    with pytest.raises(StartupError, match=r"no pool 'spare'.*prefill, decode"):
+        read(WorkerConfig, [f"--config={file}", "--pool=spare"])
+
+
+def test_check_shows_every_process_and_no_secret(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_WORKER_TOKEN", "hidden-word")
+    assert check(CheckConfig(action="check", file=file)) == 0
+    shown = capsys.readouterr().out
+    told = yaml.safe_load(shown)
+    assert set(told) == {"frontend", "worker", "pool prefill", "pool decode"}
+    assert told["pool decode"]["max_num_seqs"] == 32
+    assert "hidden-word" not in shown
