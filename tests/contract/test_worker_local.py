@@ -13,7 +13,8 @@ from headrace.core.errors import (
     Unavailable,
     WorkerLost,
 )
-from headrace.core.jobs import Abort, Hello, Outcome
+from headrace.core.jobs import Abort, Events, Hello, Job, JobKey, Outcome
+from headrace.engine.engine import Admission
 
 
 async def test_local_job_life_cycle() -> None:
@@ -83,9 +84,18 @@ async def test_refusals_are_told_once_and_leave_nothing() -> None:
         assert not router.heard.endings[refused]
 
 
-async def test_abort_overtakes_a_queued_submit() -> None:
+async def test_abort_overtakes_a_queued_submit(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
-    async with served(fake_engine(before_step=gate)) as here, attached(here.worker) as router:
+    engine = fake_engine(before_step=gate)
+    taken: list[JobKey] = []
+    add = engine.add
+
+    def take(asked: Job) -> Admission:
+        taken.append(asked.key)
+        return add(asked)
+
+    monkeypatch.setattr(engine, "add", take)
+    async with served(engine) as here, attached(here.worker) as router:
         gate.shut()
         running = router.submit(job("running"))
         await gate.reached()
@@ -96,6 +106,7 @@ async def test_abort_overtakes_a_queued_submit() -> None:
         gate.open()
         only(await router.ended(running), Outcome.LENGTH)
         await here.quiet()
+        assert taken == [running]
         assert queued not in router.heard.tokens
         assert len(router.heard.endings[queued]) == 1
 
@@ -189,6 +200,7 @@ async def test_a_router_that_does_not_read_stops_nobody() -> None:
         await here.quiet()
         # What it reads in the end is whole and merged: one Events for hundreds of steps.
         events = await anext(reports)
+        assert isinstance(events, Events)
         assert [len(event.token_ids) for event in events.tokens] == [200]
         assert [ending.key for ending in events.endings] == [unread]
         await reports.aclose()  # type: ignore[attr-defined]

@@ -34,7 +34,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.fake import build_fake_engine
 from headrace.engine.options import EngineOptions
 from headrace.modelfiles.files import ModelConfig, ModelFiles
-from headrace.rpc.contracts import PROTOCOL_VERSION
+from headrace.rpc.contracts import PROTOCOL_VERSION, WorkerService
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import Side, TransferReport, TransferStatus
 from headrace.worker.identity import Identity
@@ -167,6 +167,9 @@ class WaitingCarrier:
         leg.blocks = blocks
 
     def cancel(self, transfer: bytes) -> None:
+        leg = self.received.get(transfer) or self.sent[transfer]
+        if leg.done:
+            return  # the report is on its way
         self.cancelled.append(transfer)
         if self.answers_cancel:
             self.close_transfer(transfer, TransferStatus.CANCELLED)
@@ -198,7 +201,9 @@ class Heard:
 class Router:
     """One router's end of an attachment: says commands, keeps what it hears, waits for what must come."""
 
-    def __init__(self, worker: Worker, name: str = "router", token: str = "", *, first: Command | None = None) -> None:
+    def __init__(
+        self, worker: WorkerService, name: str = "router", token: str = "", *, first: Command | None = None
+    ) -> None:
         self.heard = Heard()
         self._worker = worker
         self._commands: asyncio.Queue[Command | None] = asyncio.Queue()
@@ -263,7 +268,7 @@ class Router:
 
 
 @asynccontextmanager
-async def attached(worker: Worker, name: str = "router", token: str = "") -> AsyncIterator[Router]:
+async def attached(worker: WorkerService, name: str = "router", token: str = "") -> AsyncIterator[Router]:
     """A router that listens until the block ends."""
     router = Router(worker, name, token)
     listening = asyncio.create_task(router.listen())

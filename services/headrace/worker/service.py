@@ -45,11 +45,7 @@ from headrace.worker.tickets import TicketOffice
 
 log = structlog.get_logger()
 
-_LEGS: dict[JobKind, type[Leg]] = {
-    JobKind.PREFILL: HandoverLeg,
-    JobKind.DECODE: IntakeLeg,
-    JobKind.LOCAL: LocalLeg,
-}
+_LEGS: dict[JobKind, type[Leg]] = {JobKind.PREFILL: HandoverLeg, JobKind.DECODE: IntakeLeg, JobKind.LOCAL: LocalLeg}
 _RELEASE_S = 10.0
 _CLOSE_S = 10.0
 
