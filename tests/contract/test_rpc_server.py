@@ -120,6 +120,14 @@ async def test_health_follows_set_ready_for_the_server_and_each_service(
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_a_server_is_live_whether_ready_or_not(server: Server, channel: grpc.aio.Channel) -> None:
+    health: Any = health_pb2_grpc.HealthStub(channel)
+    for ready in (False, True, False):
+        await server.set_ready(ready)
+        answer = await health.Check(health_pb2.HealthCheckRequest(service="live"), timeout=SOON_S)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
 async def test_a_client_that_knows_only_the_reflected_schema_generates(
     script: ScriptedInference, channel: grpc.aio.Channel
 ) -> None:

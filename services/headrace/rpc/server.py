@@ -18,6 +18,8 @@ from headrace.rpc.handlers import FleetHandlers, InferenceHandlers, WorkerHandle
 from headrace.rpc.options import Keepalive, server_options
 from headrace.rpc.v1 import fleet_pb2_grpc, inference_pb2_grpc, worker_pb2_grpc
 
+# The health service's name for "this process is alive": SERVING from start to stop, ready or not.
+LIVE = "live"
 # How long calls that were told to end may take to say so, and health watches to say that nothing is served.
 _FAREWELL_S = 0.25
 
@@ -75,7 +77,8 @@ async def serve(
 ) -> Server:
     """Serve the given implementations on `address` (`host:port`, port 0 for any free one).
 
-    Health is NOT_SERVING until `set_ready(True)`. Raises StartupError if the address cannot be listened on.
+    Health is NOT_SERVING until `set_ready(True)`, but for the name `LIVE`. Raises StartupError if the address cannot
+    be listened on.
     """
     calls = Calls()
     server = grpc.aio.server(options=server_options(keepalive))
@@ -93,6 +96,7 @@ async def serve(
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     running = Server(server, _listen(server, address), names, checks, calls)
     await running.set_ready(False)
+    await checks.set(LIVE, health_pb2.HealthCheckResponse.SERVING)
     await server.start()
     _log.info("server.listening", port=running.port, services=names)
     return running
