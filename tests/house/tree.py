@@ -13,7 +13,6 @@ LEFT_OUT = ("services/headrace/rpc/v1/", "docs/decisions/")
 PHRASES = {
     ".ci": "what continuous integration runs",
     ".dockerignore": "what the images are made of",
-    ".dockerignore": "what images are built without",
     ".gitignore": "what git leaves alone",
     ".importlinter": "the layers, as contracts",
     "ARCHITECTURE.md": "one request, hop by hop, each hop with its file",
@@ -24,9 +23,6 @@ PHRASES = {
     "deploy": "configurations, dashboards, alert rules, and building images without an engine",
     "docker": "two images: control (no torch) and worker",
     "docker-compose.yml": "a cluster on one host: Redis, frontend, prefill and decode worker",
-    "deploy": "example configurations, image builds, dashboards and alerts",
-    "docker": "one image for the control plane (no torch), one for workers",
-    "docker-compose.yml": "the cluster in containers: Redis, frontend, one prefill, one decode worker",
     "docs": "decisions, log of experiments, pages for users",
     "helm": "the chart: frontend, worker pools, Redis",
     "kernels": "kernels behind `headrace.engine.ops`",
