@@ -1,0 +1,26 @@
+{{/* What a schema cannot say, or cannot say in a sentence. */}}
+
+{{- define "headrace.refusals" -}}
+{{- if not (or .Values.redis.enabled .Values.redis.url .Values.redis.urlSecret.name) -}}
+{{- fail "redis.enabled is false and no other Redis is named: set redis.url or redis.urlSecret.name." -}}
+{{- end -}}
+{{- if and .Values.redis.enabled (or .Values.redis.url .Values.redis.urlSecret.name) -}}
+{{- fail "redis.enabled is true and another Redis is named too: set redis.enabled to false to use that one." -}}
+{{- end -}}
+{{- if and (eq .Values.placement "ray") (not .Values.ray.address) -}}
+{{- fail "placement is ray and ray.address is empty: set it to host:port of the cluster's head." -}}
+{{- end -}}
+{{- if hasKey .Values.workers "role" -}}
+{{- fail "workers.role is no default of pools: a role is each pool's own, set pools.NAME.role." -}}
+{{- end -}}
+{{- range $name, $_ := .Values.pools -}}
+{{- if has $name (list "chat" "control" "frontend" "gateway" "metrics" "placement" "redis" "router" "workers") -}}
+{{- fail (printf "pools.%s has the name of another part of the release: choose another." $name) -}}
+{{- end -}}
+{{- end -}}
+{{- range list "worker_token" "api_keys" -}}
+{{- if hasKey $.Values.config . -}}
+{{- fail (printf "config.%s would stand in a ConfigMap: secrets are referenced, see existingSecret and apiKeys." .) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
