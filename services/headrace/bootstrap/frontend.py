@@ -80,6 +80,7 @@ async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
     store = Store(redis_url)
     closing.push_async_callback(store.close)
     metrics = RouterMetrics()
+    metrics.redis_up.set_function(lambda: float(store.healthy))
     closing.callback(expose(config.grpc_host, config.metrics_port, metrics.registry))
     replica = Replica(RedisIndex(store, fleet=config.fleet))
     await replica.start()

@@ -4,7 +4,7 @@ import structlog
 
 from headrace.core.errors import HeadraceError
 from headrace.router.history import History
-from headrace.router.retries import AttemptFailed
+from headrace.router.retries import AttemptFailed, Fault
 from headrace.router.run import Run
 from headrace.telemetry.metrics import RouterMetrics
 
@@ -17,6 +17,9 @@ class Account:
     def __init__(self, metrics: RouterMetrics, history: History) -> None:
         self._metrics = metrics
         self._history = history
+        # An alert on the first of a kind needs to have seen none before.
+        for fault in Fault:
+            metrics.retries.labels(fault.value)
 
     def tokens(self, run: Run, count: int) -> None:
         """`count` new tokens went to the caller."""

@@ -4,6 +4,7 @@ Owns the thread, its queue of commands and its wake-up. It knows no frames, unit
 """
 
 import contextlib
+import itertools
 import os
 import queue
 import select
@@ -17,12 +18,12 @@ from headrace.core.errors import StartupError, Unavailable
 from headrace.core.pages import PagePort
 from headrace.core.ticket import Ticket
 from headrace.telemetry.metrics import TransferMetrics
-from headrace.transfer.carrier import TransferReport
+from headrace.transfer.carrier import Side, TransferReport, TransferStatus
 from headrace.transfer.link import Link, LinkFactory
 from headrace.transfer.site import Site, TransferOptions
 from headrace.transfer.slabs import SlabPool, SlabState
 from headrace.transfer.transfers import Transfers
-from headrace.transfer.wire import HEADER_BYTES
+from headrace.transfer.wire import HEADER_BYTES, Refusal
 
 _log = structlog.get_logger()
 _LONGEST_WAIT_S = 60.0
@@ -174,6 +175,13 @@ class TransferThread:
         transfers.give_up_all()
         return True
 
+    def _show_zeros(self) -> None:
+        """An alert on the first of a kind needs to have seen none before."""
+        for refusal in Refusal:
+            self._metrics.refused.labels(refusal.value)
+        for side, status in itertools.product(Side, TransferStatus):
+            self._metrics.transfers.labels(side.value, status.value)
+
     def _site(self, link: Link) -> Site:
         size = HEADER_BYTES + self._options.unit_blocks * self._pages.layout.block_bytes
         pools: list[SlabPool] = []
@@ -185,6 +193,7 @@ class TransferThread:
         counts = (self._options.send_slabs, self._options.receive_slabs)
         pools.extend([SlabPool(count, size, gauge) for count in counts])
         gauge()
+        self._show_zeros()
         return Site(
             link=link,
             link_name=self._link_factory.name,
