@@ -1,0 +1,49 @@
+"""Where the kernels run: on the GPU where there is one, else on the CPU under Triton's interpreter.
+
+Triton decides at its first import and looks again at each launch, so the interpreter is switched on around the import
+of the kernels and around each test here, and off again: no other test and no child process sees the variable.
+On a machine with a GPU, TRITON_INTERPRET=1 in the environment runs the interpreter all the same.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+INTERPRETED = not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _import_kernels() -> None:
+    import headrace_kernels.kv_write
+    import headrace_kernels.page_pack
+    import headrace_kernels.paged_decode  # noqa: F401
+
+
+if INTERPRETED:
+    if "triton" in sys.modules:
+        raise pytest.UsageError("Something imported triton before tests/kernels could switch its interpreter on.")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        _import_kernels()
+
+
+@pytest.fixture(autouse=True)
+def _interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    if INTERPRETED:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    return torch.device("cpu" if INTERPRETED else "cuda")
+
+
+@pytest.fixture(autouse=True)
+def _poisoned_scratch() -> Iterator[None]:
+    """Memory that a launch allocates without filling it holds NaN, so what is read unwritten shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before)
