@@ -3,11 +3,13 @@
 #
 # The base is a Debian made here by debootstrap, so that no image registry is needed. A host that reaches its package
 # index through a CA or a pip.conf of its own lends both to the base: the Dockerfiles know nothing of it.
-# Needs root, buildah and debootstrap. Takes minutes, and about 6 GB while it runs; leaves nothing behind but, with
-# KEEP=1, the images headrace-control and headrace-worker.
+# Needs root, buildah and debootstrap. Takes minutes, and about 6 GB while it runs; leaves nothing behind.
 #
-#   deploy/build_images.sh [control] [worker]      which ones; both by default
-#   TORCH_CPU_INDEX_URL=                           where the CPU build of torch is, if not where the Dockerfile says
+#   deploy/build_images.sh [control] [worker]    which ones; both by default
+#   KEEP=1                                       leave the images headrace-control and headrace-worker
+#   TORCH_CPU_INDEX_URL=URL                      where torch's CPU build is, if not where the Dockerfile says;
+#                                                empty: wherever pip looks
+#   WHEELS=DIRECTORY                             packages that the host has as files, for pip to look at too
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,6 +36,11 @@ make_base() {
     for file in "${HOST_FILES[@]}"; do
         [[ ! -e $file ]] || install -D --mode=0644 "$file" "$work/base$file"
     done
+    if [[ -n ${WHEELS:-} ]]; then
+        mkdir -p "$work/base/var/lib" "$work/base/etc/xdg/pip"
+        cp -RL "$WHEELS" "$work/base/var/lib/wheels"
+        printf '[global]\nfind-links = /var/lib/wheels\n' >"$work/base/etc/xdg/pip/pip.conf"
+    fi
     local container
     container=$(buildah from scratch)
     buildah add --quiet "$container" "$work/base" / >/dev/null
@@ -48,7 +55,8 @@ build() {
     [[ -z ${TORCH_CPU_INDEX_URL+set} ]] || arguments+=(--build-arg "TORCH_CPU_INDEX_URL=$TORCH_CPU_INDEX_URL")
     images+=("$image")
     buildah bud --isolation=chroot --format=docker --build-arg "BASE=$BASE" "${arguments[@]}" \
-        --file "docker/$1.Dockerfile" --tag "$image" .
+        --file "docker/$1.Dockerfile" --tag "$image" . >"$work/$1.log" 2>&1 \
+        || { tail -n 40 "$work/$1.log" >&2; exit 1; }
     say "built $1" "$((SECONDS - began))" \
         "$(buildah images --format '{{.Size}}' "$image")"
 }
@@ -67,7 +75,7 @@ in_image() {
 start() {
     local began=$SECONDS
     in_image "$1" headrace --help >/dev/null
-    in_image "$1" headrace config check /etc/headrace/config.yaml
+    in_image "$1" headrace config check /etc/headrace/config.yaml >/dev/null
     in_image "$1" sh -c 'test "$(id -u)" -ne 0'
     say "started $1" "$((SECONDS - began))" "headrace --help, headrace config check, not root"
 }

@@ -1,7 +1,8 @@
 # A worker: one model replica, with torch and UCX.
 #   docker build -f docker/worker.Dockerfile -t headrace-worker .
 #   docker build -f docker/worker.Dockerfile --build-arg ACCELERATOR=cuda -t headrace-worker:cuda .
-# BASE: any Debian with Python 3.11 or later; torch's CUDA wheels bring their own CUDA, the host only its driver.
+# BASE: any Debian with Python 3.11 or later. ACCELERATOR: cpu or cuda. torch's build for CUDA 13 brings CUDA along, the
+# host only its driver; UCX's bindings have to be of the same CUDA.
 # TORCH_CPU_INDEX_URL: where the CPU build of torch is; empty: wherever pip looks.
 ARG BASE=debian:bookworm-slim
 
@@ -19,7 +20,7 @@ RUN python3 requirements.py worker > requirements.txt \
  && grep '^torch' requirements.txt > torch.txt \
  && case "${ACCELERATOR}" in \
       cpu) index="${TORCH_CPU_INDEX_URL}" ;; \
-      cuda) index="" ;; \
+      cuda) index="" && sed -i 's/-cu12/-cu13/' requirements.txt ;; \
       *) echo "ACCELERATOR is cpu or cuda, not ${ACCELERATOR}." >&2; exit 1 ;; \
     esac \
  && /opt/headrace/bin/pip install ${index:+--index-url "${index}"} --requirement torch.txt
