@@ -149,7 +149,9 @@ async def cluster(
             connect=connect,
             match=lambda hashes: {},
             metrics=RouterMetrics(),
-            options=RouterOptions(policy=Policy(disaggregation=mode), patience=Patience(5.0, 0.02, 0.1), grace_s=1.0),
+            options=RouterOptions(
+                policy=Policy(disaggregation=mode), patience=Patience(5.0, 0.02, 0.1), grace_s=1.0, comeback_s=1.0
+            ),
         )
         await router.start()
         stack.push_async_callback(router.stop, 0.0)

@@ -5,8 +5,9 @@ Knows nothing of workers: it is handed a way to try, and is woken when trying ag
 """
 
 import asyncio
+import operator
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 
 from headrace.core.errors import DeadlineExceeded, HeadraceError, Overloaded, Unavailable
 from headrace.core.route import Route
@@ -14,12 +15,15 @@ from headrace.router.choose import NoRoute
 
 Take = Callable[[], Route | NoRoute]
 """Finds a route and spends its credits in one go, or says why not."""
+Need = tuple[int, ...]
+"""How much room a request needs: whoever needs at least as much of everything cannot do with less."""
 
 
 class _Waiter:
-    def __init__(self, take: Take, group: Hashable, grace_s: float) -> None:
+    def __init__(self, take: Take, group: Hashable, need: Need, grace_s: float) -> None:
         self.take = take
         self.group = group
+        self.need = need
         self.route: asyncio.Future[Route] = asyncio.get_running_loop().create_future()
         self.refusal: NoRoute | None = None
         self._grace_s = grace_s
@@ -33,7 +37,7 @@ class _Waiter:
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._grace_s, self._give_up)
 
-    def fail(self, error: HeadraceError) -> None:
+    def fail(self, error: Exception) -> None:
         if not self.route.done():
             self.route.set_exception(error)
 
@@ -48,11 +52,15 @@ class _Waiter:
 
 
 class Admission:
-    """limit: how many requests may wait. grace_s: how long one waits while no worker could serve it at all."""
+    """limit: how many requests may wait. grace_s: how long one waits while no worker could serve it at all,
+    comeback_s: how long one that has been served before does, so that a restarted worker can take it on."""
 
-    def __init__(self, limit: int, grace_s: float, gauge: Callable[[float], object]) -> None:
+    def __init__(
+        self, limit: int, grace_s: float, gauge: Callable[[float], object], *, comeback_s: float = 15.0
+    ) -> None:
         self._limit = limit
         self._grace_s = grace_s
+        self._comeback_s = comeback_s
         self._gauge = gauge
         self._queue: deque[_Waiter] = deque()
         self._scheduled: asyncio.Handle | None = None
@@ -63,12 +71,14 @@ class Admission:
     def waiting(self) -> int:
         return len(self._queue)
 
-    async def admit(self, take: Take, group: Hashable, deadline: float, *, ahead: bool = False) -> Route:
+    async def admit(
+        self, take: Take, group: Hashable, deadline: float, *, need: Need = (), ahead: bool = False
+    ) -> Route:
         """A route, its credits spent. Raises Overloaded (queue full), Unavailable (nobody could serve it),
         DeadlineExceeded (`deadline`, loop time, passed).
 
-        group: requests of one group need the same workers, so none overtakes another. ahead: the request has
-        been served before and waits in front, whatever the limit.
+        group: requests of one group want the same workers, so none overtakes another that needs no more. ahead:
+        the request has been served before and waits in front, whatever the limit.
         """
         if self._closed is not None:
             raise self._closed
@@ -84,7 +94,8 @@ class Admission:
                 remedy="Try again later.",
                 retry_after_s=1.0 if refusal is None else refusal.retry_after_s,
             )
-        return await self._wait(_Waiter(take, group, self._grace_s), refusal, deadline, ahead)
+        waiter = _Waiter(take, group, need, self._comeback_s if ahead else self._grace_s)
+        return await self._wait(waiter, refusal, deadline, ahead)
 
     def wake(self) -> None:
         """Something changed that may make a route possible: try those who wait, soon and once."""
@@ -128,13 +139,33 @@ class Admission:
 
     def _serve(self) -> None:
         self._scheduled = None
-        refusals: dict[Hashable, NoRoute] = {}
+        refused: list[tuple[_Waiter, NoRoute]] = []
         for waiter in self._queue:
             if waiter.route.done():
                 continue
-            outcome = refusals.get(waiter.group) or waiter.take()
-            if isinstance(outcome, Route):
+            shared = _shared(refused, waiter)
+            outcome = shared or _look(waiter.take)
+            if isinstance(outcome, Exception):
+                waiter.fail(outcome)
+            elif isinstance(outcome, Route):
                 waiter.route.set_result(outcome)
             else:
-                refusals[waiter.group] = outcome
+                if outcome is not shared:
+                    refused.append((waiter, outcome))
                 waiter.told(outcome)
+
+
+def _shared(refused: Iterable[tuple[_Waiter, NoRoute]], waiter: _Waiter) -> NoRoute | None:
+    """The refusal of another of the group that needs no more than `waiter`: looking again would say the same."""
+    for other, refusal in refused:
+        if other.group == waiter.group and all(map(operator.le, other.need, waiter.need)):
+            return refusal
+    return None
+
+
+def _look(take: Take) -> Route | NoRoute | Exception:
+    """A look that fails is its request's affair: it must not keep those behind it from theirs."""
+    try:
+        return take()
+    except Exception as error:
+        return error

@@ -118,6 +118,9 @@ class Attachments:
                     self._reconcile(members)
             except HeadraceError as error:
                 log.warning("roster.unavailable", error=str(error), retry_s=delay)
+            except Exception:
+                # A router that no longer hears who comes and goes would look well and slowly go blind.
+                log.exception("roster.failed", retry_s=delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, self._patience.most_s)
 

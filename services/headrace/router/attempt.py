@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import structlog
 
-from headrace.core.errors import InternalError, Overloaded, WorkerLost
+from headrace.core.errors import HeadraceError, InternalError, Overloaded, WorkerLost
 from headrace.core.fleet import WorkerRef
 from headrace.core.generation import FinishReason
 from headrace.core.jobs import Busy, Ending, Granted, Job, JobKind, Outcome, TokenEvent
@@ -141,6 +141,7 @@ class Attempt:
     def _ended(self, leg: Leg, ending: Ending) -> FinishReason | None:
         match ending.outcome:
             case Outcome.HANDED_OVER:
+                self._ledger.leave(self._job.key, leg.worker)
                 return None
             case Outcome.STOP | Outcome.LENGTH:
                 return _FINISH[ending.outcome]
@@ -150,9 +151,15 @@ class Attempt:
                 return None
             case Outcome.FAILED:
                 assert ending.error is not None
-                suspects = tuple(worker for worker in (self.route.prefill, leg.worker) if worker is not None)
-                self._broken(leg, AttemptFailed(ending.error, leg.worker, Fault.FAILED, suspects))
+                self._broken(leg, self._failure(leg, ending.error))
                 return None
+
+    def _failure(self, leg: Leg, error: HeadraceError) -> AttemptFailed:
+        """A worker that says it is lost (its engine died) is; for all else either end of a transfer may be to blame."""
+        if isinstance(error, WorkerLost):
+            return AttemptFailed(error, leg.worker, Fault.LOST)
+        suspects = tuple(worker for worker in (self.route.prefill, leg.worker) if worker is not None)
+        return AttemptFailed(error, leg.worker, Fault.FAILED, suspects)
 
     def _broken(self, leg: Leg, failure: AttemptFailed) -> None:
         """A leg ended badly, which no longer matters once the other one has all the pages."""

@@ -106,16 +106,19 @@ def _weigh(view: WorkerView, ask: Ask, hit_blocks: int, policy: Policy) -> _Weig
     )
 
 
+def _needed(view: WorkerView, ask: Ask) -> int:
+    return ask.tokens + 1 if view.state.info.role is Role.PREFILL else ask.total_tokens
+
+
 def _absent(view: WorkerView, ask: Ask) -> str:
-    needed = ask.tokens + 1 if view.state.info.role is Role.PREFILL else ask.total_tokens
     if not view.state.attached:
         return "is not attached"
     if view.state.draining:
         return "is draining"
     if view.state.info.ref in ask.excluded:
         return "was lost by this request"
-    if needed > view.max_tokens:
-        return f"holds {view.max_tokens} tokens of {needed}"
+    if _needed(view, ask) > view.max_tokens:
+        return f"holds {view.max_tokens} tokens of {_needed(view, ask)}"
     return ""
 
 

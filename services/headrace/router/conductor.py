@@ -4,6 +4,7 @@ Owns each request's life. However it ends, every leg still alive is aborted and 
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 
 import structlog
@@ -17,6 +18,7 @@ from headrace.core.route import Explanation
 from headrace.router.account import Account
 from headrace.router.admission import Admission
 from headrace.router.attempt import Attempt
+from headrace.router.deadly import Deadly
 from headrace.router.dispatch import Dispatch
 from headrace.router.ledger import Ledger
 from headrace.router.leg import Lost, Notice
@@ -52,6 +54,7 @@ class Conductor:
         self._account = account
         self._options = options
         self._budget = RetryBudget()
+        self._deadly = Deadly(options.refuse_s, time.monotonic)
         self._runs: dict[str, Run] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -126,6 +129,7 @@ class Conductor:
 
     async def _prepare(self, run: Run) -> None:
         run.prompt = await encode(run.model, run.request)
+        self._deadly.check(run.fingerprint)
         context = context_of(run.model, self._states())
         run.sampling, run.answer = opening(run.model, run.request, run.prompt, context)
 
@@ -209,6 +213,8 @@ class Conductor:
 
     def _fail(self, run: Run, error: HeadraceError) -> None:
         self._close(run)
+        if run.retries.deadly:
+            self._deadly.record(run.fingerprint)
         if not run.life.ended:
             run.life.to(Phase.FAILED)
             self._account.ended(run, error.kind.code, error)

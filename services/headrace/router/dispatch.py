@@ -52,6 +52,7 @@ class Dispatch:
         route = await self._admission.admit(
             lambda: self._route(key, ask, names),
             group=(ask.model, ask.excluded),
+            need=(ask.tokens, ask.total_tokens),
             deadline=run.deadline,
             ahead=bool(run.routes),
         )
@@ -69,11 +70,12 @@ class Dispatch:
         )
 
     def _ask(self, run: Run, tokens: int) -> Ask:
-        assert run.sampling.max_tokens is not None
+        # A caller without a limit wants what there is: the worker's context then ends the answer.
+        limit = run.request.sampling.max_tokens
         return Ask(
             model=run.model.name,
             tokens=tokens,
-            total_tokens=len(run.prompt) + run.sampling.max_tokens,
+            total_tokens=tokens + 1 if limit is None else len(run.prompt) + limit,
             excluded=run.retries.excluded,
             avoided=run.retries.avoided,
         )

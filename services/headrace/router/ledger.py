@@ -41,12 +41,17 @@ class Ledger:
             if key in jobs:
                 jobs[key].tokens = 0
 
+    def leave(self, key: JobKey, worker: WorkerRef) -> None:
+        """The job is over on this worker, and goes on elsewhere. Unknown ones are ignored."""
+        jobs = self._jobs.get(worker, {})
+        jobs.pop(key, None)
+        if not jobs:
+            self._jobs.pop(worker, None)
+
     def release(self, key: JobKey) -> None:
         """The job is over on every worker. Unknown keys are ignored."""
-        for worker in [worker for worker, jobs in self._jobs.items() if key in jobs]:
-            del self._jobs[worker][key]
-            if not self._jobs[worker]:
-                del self._jobs[worker]
+        for worker in tuple(self._jobs):
+            self.leave(key, worker)
 
     def reflect(self, worker: WorkerRef, before: Load, after: Load, named: Iterable[JobKey]) -> None:
         """A load report came; it names the jobs `named`."""

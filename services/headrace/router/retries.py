@@ -61,6 +61,11 @@ class Retries:
         self._deaths = 0
         self._failures = 0
 
+    @property
+    def deadly(self) -> bool:
+        """So many workers died on the request that it may be what kills them."""
+        return self._deaths >= MAX_DEATHS
+
     def weigh(self, failure: AttemptFailed) -> None:
         """Returns if another attempt is right; else raises the error that ends the request."""
         self.last = failure.error
@@ -76,7 +81,7 @@ class Retries:
         # A worker whose time for the job ran out only says first what this request would be told next.
         if not failure.error.kind.retryable or isinstance(failure.error, DeadlineExceeded):
             raise failure.error
-        if self._deaths > MAX_DEATHS:
+        if self.deadly:
             raise WorkerLost(f"{self._deaths} workers were lost while they held the request. {failure.error.message}")
         if self._failures > MAX_FAILURES or not self._budget.spend():
             raise failure.error

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from headrace.core.blocks import chain, root_hash
 from headrace.core.generation import GenerateRequest
 from headrace.core.jobs import JobKey
+from headrace.core.resume import prompt_digest
 from headrace.core.route import Explanation, Route
 from headrace.core.sampling import SamplingParams
 from headrace.router.answer import Answer
@@ -33,6 +34,11 @@ class Run:
     key: JobKey | None = None
     routes: list[Route] = field(default_factory=list)
     outcome: str = "running"
+
+    @property
+    def fingerprint(self) -> tuple[str, bytes]:
+        """What requests have in common that do the same to a worker."""
+        return self.model.name, prompt_digest(self.prompt)
 
     def explanation(self) -> Explanation:
         """The request's life so far."""

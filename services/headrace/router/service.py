@@ -50,7 +50,9 @@ class Router:
         self._options = options
         self._history = History(options.history)
         self._ledger = Ledger(time.monotonic)
-        self._admission = Admission(options.queue_limit, options.grace_s, metrics.queued.set)
+        self._admission = Admission(
+            options.queue_limit, options.grace_s, metrics.queued.set, comeback_s=options.comeback_s
+        )
         hello = Hello(options.name, options.worker_token, PROTOCOL_VERSION)
         self._attachments = Attachments(
             roster=roster,
@@ -120,7 +122,7 @@ class Router:
         return self._conductor.explanation(request) or self._history.get(request)
 
     async def metrics(self) -> str:
-        """See `Fleet`. A worker that does not answer in time is left out."""
+        """See `Fleet`. A worker that does not answer in time, or not in Prometheus's format, is left out."""
         workers = await asyncio.gather(*(self._ask(*worker) for worker in self._attachments.connections))
         own = Exposition(self._metrics.exposition(), {})
         return merge([own, *(exposition for exposition in workers if exposition is not None)])
@@ -129,7 +131,8 @@ class Router:
         try:
             async with asyncio.timeout(self._options.metrics_s):
                 text = await connection.metrics()
-        except (HeadraceError, TimeoutError) as error:
+            merge([Exposition(text, {})])
+        except (HeadraceError, TimeoutError, ValueError) as error:
             log.warning("worker.metrics_missing", worker=str(info.ref), error=str(error) or "no answer in time")
             return None
         labels = {"worker": info.ref.worker, "role": info.role.value, "incarnation": info.ref.incarnation}

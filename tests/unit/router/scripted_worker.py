@@ -80,6 +80,8 @@ class ScriptedWorker:
         self.busy_times = 0
         self.retry_after_s = 0.05
         self.fail_first_with: list[HeadraceError] = []
+        self.fail_local_with: HeadraceError | None = None
+        self.exposition = "# HELP toy_jobs Jobs.\n# TYPE toy_jobs gauge\ntoy_jobs 3.0\n"
         self.stop_token: tuple[int, int] | None = None
         self.dead = False
         self.hellos = 0
@@ -160,7 +162,7 @@ class ScriptedWorker:
             await self._notify()
 
     async def metrics(self) -> str:
-        return "# HELP toy_jobs Jobs.\n# TYPE toy_jobs gauge\ntoy_jobs 3.0\n"
+        return self.exposition
 
     async def close(self) -> None:
         pass
@@ -194,6 +196,8 @@ class ScriptedWorker:
                     self.send(Granted(job.key, self._ticket(job), 0))
             case JobKind.PREFILL:
                 await self._prefill(job)
+            case JobKind.LOCAL if self.fail_local_with is not None:
+                await self._end(job, Outcome.FAILED, self.fail_local_with)
             case JobKind.LOCAL:
                 await self._write(job, job.generated)
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 
 import pytest
 from scripted_worker import MODEL, ScriptedWorker, expected, worker_info
-from toy_cluster import ToyCluster, ask, cluster, collect, ids, options, text
+from toy_cluster import ToyCluster, ask, cluster, collect, ids, options, sampling, text
 
 from headrace.core.errors import (
     Cancelled,
@@ -18,7 +19,7 @@ from headrace.core.errors import (
     Unavailable,
     WorkerLost,
 )
-from headrace.core.fleet import Role
+from headrace.core.fleet import Role, WorkerInfo
 from headrace.core.generation import FinishReason
 from headrace.core.jobs import Events, JobKey, TokenEvent
 from headrace.router.policy import Disaggregation
@@ -83,15 +84,33 @@ async def test_prefill_may_die_once_decoding_goes_on() -> None:
         await toy.quiet()
 
 
-async def test_the_third_death_ends_the_request() -> None:
+async def test_the_second_death_ends_the_request_and_its_like_are_refused_for_a_while() -> None:
+    async with cluster(local=4) as toy:
+        workers = [toy.worker(f"l{number}") for number in range(1, 5)]
+        for worker in workers:
+            worker.at["token 2"] = worker.die
+        with pytest.raises(WorkerLost, match="2 workers"):
+            await collect(toy, ask(prompt=8))
+        told = await toy.router.explain("r1")
+        assert (told.outcome, len(told.routes)) == ("worker_lost", 2)
+        assert sum(worker.dead for worker in workers) == 2
+        # The same prompt again would only kill more; any other is served.
+        with pytest.raises(WorkerLost, match="refused") as refused:
+            await collect(toy, ask("r2", prompt=8))
+        assert refused.value.retry_after_s is not None
+        assert (await toy.router.explain("r2")).routes == ()
+        assert ids(await collect(toy, ask("r3", prompt=9, max_tokens=2))) == expected(3, 2)
+        await toy.quiet()
+
+
+async def test_an_engine_that_dies_counts_as_a_death() -> None:
     async with cluster(local=4) as toy:
         for number in range(1, 5):
             worker = toy.worker(f"l{number}")
-            worker.at["token 2"] = worker.die
-            worker.at["token 3"] = worker.die
-        with pytest.raises(WorkerLost, match="3 workers"):
-            await collect(toy, ask(prompt=8))
-        assert (await toy.router.explain("r1")).outcome == "worker_lost"
+            worker.fail_local_with = WorkerLost("The worker's engine died.")
+        with pytest.raises(WorkerLost, match="2 workers"):
+            await collect(toy, ask())
+        assert len((await toy.router.explain("r1")).routes) == 2
         await toy.quiet()
 
 
@@ -105,7 +124,7 @@ async def test_no_other_worker_is_one_clear_error() -> None:
 
 
 async def test_a_restarted_worker_serves_the_retry() -> None:
-    async with cluster(prefill=1, decode=1, with_options=options(grace_s=5.0)) as toy:
+    async with cluster(prefill=1, decode=1, with_options=options(comeback_s=5.0)) as toy:
         d = toy.worker("d1")
         d.at["token 2"] = d.die
         stream = toy.router.generate(ask())
@@ -114,6 +133,70 @@ async def test_a_restarted_worker_serves_the_retry() -> None:
         chunks += [chunk async for chunk in stream]
         assert ids(chunks) == expected(3, 6)
         assert (await toy.router.explain("r1")).routes[-1].decode.incarnation == "2"
+
+
+async def test_a_chat_without_a_limit_waits_for_a_worker_of_any_context() -> None:
+    """While no worker is there its context is unknown: what the model allows at most must not become a demand."""
+    async with cluster(with_options=options(grace_s=5.0)) as toy:
+        asking = asyncio.create_task(collect(toy, ask(sampling=sampling(max_tokens=None))))
+        await toy.status_when(lambda status: status.requests_waiting == 1)
+        small = ScriptedWorker(worker_info("l1", Role.LOCAL, max_model_len=64))
+        small.stop_token = (4, 0)
+        await toy.join(small)
+        assert ids(await asking) == [*expected(3, 4), 0]
+        await toy.quiet()
+
+
+async def test_nobody_waits_behind_one_whom_a_smaller_worker_cannot_serve() -> None:
+    async with cluster(with_options=options(grace_s=0.5)) as toy:
+        long = asyncio.create_task(collect(toy, ask("long", sampling=sampling(max_tokens=300))))
+        await toy.status_when(lambda status: status.requests_waiting == 1)
+        await toy.join(ScriptedWorker(worker_info("l1", Role.LOCAL, max_model_len=64)))
+        await toy.attached(1)
+        assert ids(await collect(toy, ask("short"))) == expected(3, 6)
+        with pytest.raises(Unavailable, match="holds 64 tokens of 340"):
+            await long
+        await toy.quiet()
+
+
+async def test_a_roster_that_fails_in_any_way_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = ToyCluster(options(), [])
+    watch, failures = toy.roster.watch, [ValueError("A defect."), Unavailable("Away.")]
+
+    def failing() -> AsyncIterator[tuple[WorkerInfo, ...]]:
+        if failures:
+            raise failures.pop()
+        return watch()
+
+    monkeypatch.setattr(toy.roster, "watch", failing)
+    await toy.join(ScriptedWorker(worker_info("l1", Role.LOCAL)))
+    await toy.router.start()
+    try:
+        await toy.attached(1)
+        assert ids(await collect(toy, ask())) == expected(3, 6)
+    finally:
+        await toy.router.stop(0.0)
+
+
+async def test_a_prefill_worker_that_handed_over_is_free_for_others() -> None:
+    async with cluster(prefill=1, decode=1) as toy:
+        p, d = toy.worker("p1"), toy.worker("d1")
+        going_on = d.gate("token 3")
+        asking = asyncio.create_task(collect(toy, ask()))
+        await d.passed("token 3")
+        await toy.until(lambda: toy.inflight(p).jobs == 0)
+        assert toy.inflight(d).jobs == 1
+        going_on.set()
+        assert ids(await asking) == expected(3, 6)
+        await toy.quiet()
+
+
+async def test_metrics_leave_out_a_worker_that_cannot_be_read() -> None:
+    async with cluster(local=2) as toy:
+        toy.worker("l1").exposition = "toy_jobs{ what is this"
+        page = await toy.router.metrics()
+        assert 'worker="l2"' in page
+        assert 'worker="l1"' not in page
 
 
 async def test_a_cut_stream_is_attached_again() -> None:

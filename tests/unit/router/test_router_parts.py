@@ -17,6 +17,7 @@ from headrace.router.admission import Admission
 from headrace.router.answer import Answer
 from headrace.router.choose import NoRoute
 from headrace.router.commands import CommandQueue
+from headrace.router.deadly import Deadly
 from headrace.router.history import History
 from headrace.router.ledger import Ledger
 from headrace.router.merge import Exposition, merge
@@ -43,7 +44,10 @@ def test_ledger_counts_a_job_until_the_worker_does() -> None:
     # 4. The first token is here: its prompt no longer waits.
     ledger.computed(a)
     assert ledger.inflight(W).uncomputed_tokens == 50
-    # 5. Released, twice, unknown: nothing is left.
+    # 5. One worker is done with its share: it counts no more there.
+    ledger.leave(a, W)
+    assert ledger.inflight(W).jobs == 1
+    # 6. Released, twice, unknown: nothing is left.
     for key in (a, b, a, JobKey("c", 1)):
         ledger.release(key)
     assert (ledger.inflight(W), ledger.jobs) == (Inflight(), 0)
@@ -167,6 +171,56 @@ async def test_admission_grace_runs_only_while_nobody_could_serve() -> None:
     assert loop.time() - begun >= 0.04
 
 
+async def test_a_waiter_whose_look_fails_harms_nobody_else() -> None:
+    gate = Gatekeeper()
+    admission = Admission(limit=10, grace_s=5.0, gauge=lambda waiting: None)
+    deadline = asyncio.get_running_loop().time() + 5
+    looks: list[Exception | NoRoute] = [ZeroDivisionError(), gate.refusal]
+
+    def broken() -> Route | NoRoute:
+        look = looks.pop()
+        if isinstance(look, Exception):
+            raise look
+        return look
+
+    first = asyncio.create_task(admission.admit(broken, "one", deadline))
+    second = asyncio.create_task(admission.admit(gate.take, "other", deadline))
+    await asyncio.sleep(0)
+    gate.free = 1
+    admission.wake()
+    with pytest.raises(ZeroDivisionError):
+        await first
+    assert await second == ROUTE
+
+
+async def test_those_served_before_wait_for_a_comeback() -> None:
+    gate = Gatekeeper()
+    gate.refusal = NoRoute("nobody there", 2.0, served=False)
+    admission = Admission(limit=10, grace_s=0.02, gauge=lambda waiting: None, comeback_s=5.0)
+    deadline = asyncio.get_running_loop().time() + 5
+    ahead = asyncio.create_task(admission.admit(gate.take, "g", deadline, ahead=True))
+    with pytest.raises(Unavailable):
+        await admission.admit(gate.take, "h", deadline)
+    gate.free = 1
+    admission.wake()
+    assert await ahead == ROUTE
+
+
+def test_what_killed_is_refused_for_a_while() -> None:
+    now = [0.0]
+    deadly = Deadly(refuse_s=10.0, clock=lambda: now[0], size=2)
+    deadly.check("a")
+    for name in ("a", "b", "c"):
+        deadly.record(name)
+    deadly.check("a")  # the oldest is forgotten first
+    now[0] = 4.0
+    with pytest.raises(WorkerLost) as refused:
+        deadly.check("b")
+    assert refused.value.retry_after_s == 6.0
+    now[0] = 10.0
+    deadly.check("b")
+
+
 async def test_admission_is_bounded_except_for_those_served_before() -> None:
     gate = Gatekeeper()
     admission = Admission(limit=1, grace_s=5.0, gauge=lambda waiting: None)
@@ -284,14 +338,15 @@ def test_history_forgets_the_oldest() -> None:
     assert [history.get(name).request for name in ("a", "c", "d")] == ["a", "c", "d"]
 
 
-def test_retries_stop_at_the_third_death_and_at_an_empty_budget() -> None:
+def test_retries_stop_at_the_second_death_and_at_an_empty_budget() -> None:
     lost = WorkerLost("gone")
     retries = Retries(RetryBudget())
-    for number in range(2):
-        retries.weigh(AttemptFailed(lost, WorkerRef(f"w{number}", "1"), Fault.LOST))
-    assert {ref.worker for ref in retries.excluded} == {"w0", "w1"}
-    with pytest.raises(WorkerLost, match="3 workers"):
+    retries.weigh(AttemptFailed(lost, WorkerRef("w0", "1"), Fault.LOST))
+    assert {ref.worker for ref in retries.excluded} == {"w0"}
+    assert not retries.deadly
+    with pytest.raises(WorkerLost, match="2 workers"):
         retries.weigh(AttemptFailed(lost, W, Fault.LOST))
+    assert retries.deadly
     budget = RetryBudget(left=1.0)
     Retries(budget).weigh(AttemptFailed(lost, W, Fault.LOST))
     with pytest.raises(WorkerLost, match="gone"):

@@ -17,6 +17,7 @@ from headrace.router.models import ServedModel
 from headrace.router.options import RouterOptions
 from headrace.router.policy import Disaggregation, Policy
 from headrace.router.service import Router
+from headrace.router.view import Inflight
 from headrace.telemetry.metrics import RouterMetrics
 from headrace.text.detokenize import Detokenizer
 
@@ -81,6 +82,12 @@ class ToyCluster:
     async def attached(self, count: int) -> None:
         await self.status_when(lambda status: sum(worker.attached for worker in status.workers) == count)
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        await self.status_when(lambda status: condition())
+
+    def inflight(self, worker: ScriptedWorker) -> Inflight:
+        return self.router._ledger.inflight(worker.info.ref)
+
     @property
     def ledger_jobs(self) -> int:
         return self.router._ledger.jobs
@@ -100,6 +107,7 @@ def options(disaggregation: Disaggregation = Disaggregation.ALWAYS, **changes: o
         policy=Policy(disaggregation=disaggregation),
         patience=Patience(welcome_s=2.0, first_s=0.01, most_s=0.05),
         grace_s=0.2,
+        comeback_s=0.2,
         grant_s=5.0,
         drain_s=0.5,
         metrics_s=1.0,
