@@ -11,7 +11,16 @@
 #                                                empty: wherever pip looks
 #   WHEELS=DIRECTORY                             packages that the host has as files, for pip to look at too
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "${BASH_SOURCE[0]%/*}/.."
+
+skip() {
+    echo "skipped: $1"
+    exit 0
+}
+for tool in buildah debootstrap; do
+    command -v "$tool" >/dev/null || skip "the images are built with buildah and debootstrap, and $tool is not installed."
+done
+[[ $EUID -eq 0 ]] || skip "buildah and debootstrap need root here."
 
 readonly SUITE=bookworm BASE=localhost/headrace-base
 readonly HOST_FILES=(/etc/ssl/certs/ca-certificates.crt /etc/pip.conf)
@@ -26,7 +35,7 @@ clean_up() {
     rm -rf --one-file-system "$work"
 }
 
-# say EVENT SECONDS DETAIL...
+# say WHAT SECONDS DETAIL...
 say() { printf '%-22s %4ss  %s\n' "$1" "$2" "${*:3}"; }
 
 make_base() {

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -181,17 +182,27 @@ def test_metrics_move_with_a_chat(cluster: Cluster) -> None:
 
 
 def test_load_shows_while_it_lasts(cluster: Cluster) -> None:
-    # 1. One answer runs: its job and its pages show.
+    with ThreadPoolExecutor(1) as pool:
+        second = _while_one_runs(cluster, pool)
+        second.result()
+    # 3. Nothing runs: nothing shows.
+    for name in ("vllm:num_requests_running", "vllm:kv_cache_usage_perc", "headrace_router_queue"):
+        eventually(lambda name=name: total(scrape(cluster), name), lambda value: value == 0)
+
+
+def _while_one_runs(cluster: Cluster, pool: ThreadPoolExecutor) -> Future[None]:
     with stream(cluster) as first:
+        # 1. One answer runs: its job and its pages show.
         next(first)
         seen = eventually(
             lambda: scrape(cluster), lambda now: total(now, "vllm:num_requests_running", role="decode") == 1
         )
         assert total(seen, "vllm:kv_cache_usage_perc", role="decode") > 0
         assert total(seen, "headrace_kv_blocks_free", role="decode") < total(seen, "headrace_kv_blocks", role="decode")
-    # 2. Nothing does: nothing shows.
-    eventually(lambda: total(scrape(cluster), "vllm:num_requests_running"), lambda running: running == 0)
-    eventually(lambda: total(scrape(cluster), "vllm:kv_cache_usage_perc"), lambda usage: usage == 0)
+        # 2. A second one has no room: it is queued in the router.
+        second = pool.submit(chat, cluster)
+        eventually(lambda: total(scrape(cluster), "headrace_router_queue"), lambda queued: queued == 1)
+    return second
 
 
 @contextmanager
