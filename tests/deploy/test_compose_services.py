@@ -61,10 +61,7 @@ def test_services_chat_and_stop(cluster: dict[str, Running]) -> None:
 
 def test_meets_the_compose_specification() -> None:
     checker = pytest.importorskip("check_jsonschema", reason="needs `pip install check-jsonschema`")
-    assert checker.main(["--builtin-schema=vendor.compose-spec", os.fspath(COMPOSE)], standalone_mode=False) in (
-        0,
-        None,
-    )
+    assert checker.main(["--builtin-schema=vendor.compose-spec", os.fspath(COMPOSE)], standalone_mode=False) == 0
 
 
 def test_starts_are_gated_by_health() -> None:
