@@ -6,6 +6,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from headrace_kernels.numerics import FP_FUSION
 from headrace_kernels.requires import (
     require,
     require_dense,
@@ -36,6 +37,7 @@ def kv_write(keys: Tensor, values: Tensor, pages: Tensor, slots: Tensor) -> None
         DIM=dim,
         DIM_PADDED=triton.next_power_of_2(dim),
         BLOCK=pages.shape[3],
+        enable_fp_fusion=FP_FUSION,
     )
 
 

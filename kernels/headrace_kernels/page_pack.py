@@ -11,6 +11,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from headrace_kernels.numerics import FP_FUSION
 from headrace_kernels.requires import require, require_dense, require_indices, require_one_device
 
 _WORD_BYTES = 4
@@ -44,6 +45,7 @@ def _launch(pool: Tensor, blocks: Tensor, unit: Tensor, *, into_pool: bool) -> N
         PAGE_WORDS=page_words,
         CHUNK=_CHUNK_WORDS,
         INTO_POOL=into_pool,
+        enable_fp_fusion=FP_FUSION,
     )
 
 

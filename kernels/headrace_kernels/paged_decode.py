@@ -13,6 +13,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from headrace_kernels.numerics import FP_FUSION
 from headrace_kernels.requires import (
     require,
     require_dense,
@@ -72,6 +73,7 @@ def paged_decode(
         TILE=min(split_tokens, _TILE_TOKENS),
         # 16-bit floats fit into tf32 without loss, so only float32 needs the slow exact product.
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
+        enable_fp_fusion=FP_FUSION,
     )
     _join_splits[(batch, heads)](
         sums,
@@ -85,6 +87,7 @@ def paged_decode(
         DIM=dim,
         DIM_PADDED=padded_dim,
         SPLIT=split_tokens,
+        enable_fp_fusion=FP_FUSION,
     )
 
 

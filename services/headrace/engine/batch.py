@@ -20,14 +20,14 @@ from headrace.engine.runner import Span
 class Batch:
     """tokens: real ones, the first of `rows` rows. ids: [rows]; positions: [tokens].
 
-    slots: rows of PagedKv.slots, [token x kv head x 2]. contexts: the attention calls that cover all tokens.
+    contexts: the attention calls that cover all tokens.
     """
 
     tokens: int
     rows: int
     ids: Tensor
     positions: Tensor
-    slots: Tensor
+    slots: ops.Slots
     contexts: list[ops.Context]
 
 
@@ -46,13 +46,15 @@ def make_batch(spans: list[Span], layout: KvLayout) -> Batch:
     )
 
 
-def _slots(spans: list[Span], positions: list[int], layout: KvLayout) -> Tensor:
+def _slots(spans: list[Span], positions: list[int], layout: KvLayout) -> ops.Slots:
     size = layout.block_tokens
     blocks = torch.tensor(
         [span.blocks[position // size] for span in spans for position in range(span.start, span.start + span.count)]
     )
+    places = torch.tensor(positions) % size
     pairs = torch.arange(layout.kv_heads * 2)
-    return ((blocks[:, None] * len(pairs) + pairs) * size + torch.tensor(positions)[:, None] % size).flatten()
+    rows = (blocks[:, None] * len(pairs) + pairs) * size + places[:, None]
+    return ops.Slots(blocks * size + places, rows.flatten())
 
 
 def _contexts(spans: list[Span], layout: KvLayout) -> Iterable[ops.Context]:
@@ -75,4 +77,4 @@ def _context(first: int, spans: list[Span], layout: KvLayout) -> ops.Context:
     gather = (table[None, :, None, :] * layout.kv_heads + head) * 2 + side
     last = torch.tensor([span.start for span in spans])[:, None] + torch.arange(rows)
     mask = torch.arange(pages * size) <= last[:, :, None]
-    return ops.Context(first, len(spans), rows, gather.flatten(), mask[:, None])
+    return ops.Context(first, len(spans), rows, table, last[:, -1] + 1, gather.flatten(), mask[:, None])

@@ -1,6 +1,7 @@
 """Tensor operations of a model's forward pass: the one place that picks kernels.
 
-Owns the arithmetic on tensors, in plain torch. It knows no weights' names, sequences or schedule.
+Owns the arithmetic on tensors: Triton's kernels where a tensor lies on a GPU, plain torch elsewhere. It knows no
+weights' names, sequences or schedule.
 """
 
 from dataclasses import dataclass
@@ -20,35 +21,62 @@ ROW_MULTIPLE = 8
 class Context:
     """One attention call of a step, the same for every layer: `batch` sequences of `rows` query tokens each.
 
-    first_token: the batch's first row among the step's tokens. gather: rows of PagedKv that hold the context,
-    [K,V][sequence][kv head][page]. mask: [batch, 1, rows or 1, tokens], True where a query may look.
+    first_token: the batch's first row among the step's tokens. table: [batch, blocks]; lengths: [batch] tokens.
+    gather: rows of PagedKv.heads that hold the context, [K,V][sequence][kv head][page].
+    mask: [batch, 1, rows or 1, tokens], True where a query may look.
     """
 
     first_token: int
     batch: int
     rows: int
+    table: Tensor
+    lengths: Tensor
     gather: Tensor
     mask: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where a step's tokens are written, no two alike.
+
+    tokens: [token], block x block_tokens + place in the block. rows: the same as rows of PagedKv.rows,
+    [token x kv head x 2].
+    """
+
+    tokens: Tensor
+    rows: Tensor
 
 
 class PagedKv:
     """The KV pages of all layers as tensors over the page memory.
 
-    `heads[layer]` is [block x kv head x 2, token x dim] for gathering, `slots[layer]` is
-    [block x kv head x 2 x token, dim] for writing single tokens.
+    `pages[layer]` is [block, kv head, K/V, token, dim] for kernels, `heads[layer]` is
+    [block x kv head x 2, token x dim] for gathering, `rows[layer]` is [block x kv head x 2 x token, dim] for
+    writing single tokens.
     """
 
     def __init__(self, memory: Tensor, layout: KvLayout, dtype: torch.dtype) -> None:
         """memory: uint8 of shape [layers, blocks, page_bytes]."""
         values = memory.view(dtype)
         self.layout = layout
+        self.pages = values.view(layout.layers, -1, layout.kv_heads, 2, layout.block_tokens, layout.head_dim)
         self.heads = values.view(layout.layers, -1, layout.block_tokens * layout.head_dim)
-        self.slots = values.view(layout.layers, -1, layout.head_dim)
+        self.rows = values.view(layout.layers, -1, layout.head_dim)
 
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Put keys and values [token, kv head, dim] into `slots`, rows in the order [token, kv head, K/V]."""
-        both = torch.stack((keys, values), dim=2)
-        self.slots[layer].index_copy_(0, slots, both.view(-1, self.layout.head_dim))
+    def write(self, layer: int, slots: Slots, keys: Tensor, values: Tensor) -> None:
+        """Put keys and values [token, kv head, dim] into `slots`."""
+        if picks_triton(keys):
+            from headrace_kernels.kv_write import kv_write  # noqa: PLC0415 - absent on machines without a GPU
+
+            kv_write(keys, values, self.pages[layer], slots.tokens)
+        else:
+            both = torch.stack((keys, values), dim=2)
+            self.rows[layer].index_copy_(0, slots.rows, both.view(-1, self.layout.head_dim))
+
+
+def picks_triton(tensor: Tensor) -> bool:
+    """Whether Triton's kernels work on `tensor`, or torch."""
+    return tensor.is_cuda
 
 
 def attention(queries: Tensor, kv: PagedKv, layer: int, contexts: list[Context], rows: int) -> Tensor:
@@ -58,9 +86,25 @@ def attention(queries: Tensor, kv: PagedKv, layer: int, contexts: list[Context],
     """
     out = queries.new_zeros(rows, queries.shape[1] * queries.shape[2])
     for context in contexts:
-        last = context.first_token + context.batch * context.rows
-        out[context.first_token : last] = _attend(queries[context.first_token : last], kv, layer, context)
+        these = slice(context.first_token, context.first_token + context.batch * context.rows)
+        if context.rows == 1 and picks_triton(queries):
+            _decode(queries[these], kv, layer, context, out[these])
+        else:
+            out[these] = _attend(queries[these], kv, layer, context)
     return out
+
+
+def _decode(queries: Tensor, kv: PagedKv, layer: int, context: Context, out: Tensor) -> None:
+    from headrace_kernels.paged_decode import paged_decode  # noqa: PLC0415 - absent on machines without a GPU
+
+    paged_decode(
+        queries,
+        kv.pages[layer],
+        context.table,
+        context.lengths,
+        scale=queries.shape[2] ** -0.5,
+        out=out.view(queries.shape),
+    )
 
 
 def _attend(queries: Tensor, kv: PagedKv, layer: int, context: Context) -> Tensor:
@@ -75,6 +119,29 @@ def _attend(queries: Tensor, kv: PagedKv, layer: int, context: Context) -> Tenso
     )
     ungrouped = attended.view(context.batch, kv_heads, group, context.rows, dim).permute(0, 3, 1, 2, 4)
     return ungrouped.reshape(context.batch * context.rows, -1)
+
+
+def pack_pages(pool: Tensor, blocks: Tensor, unit: Tensor) -> None:
+    """Copy whole blocks of all layers, `pool` [layers, blocks, ...page], into `unit` [layers, len(blocks), ...page].
+
+    Both are contiguous and of one dtype. blocks: integers, ids within the pool, no two alike.
+    """
+    if picks_triton(pool):
+        from headrace_kernels import page_pack  # noqa: PLC0415 - absent on machines without a GPU
+
+        page_pack.pack_pages(pool, blocks, unit)
+    else:
+        torch.index_select(pool, 1, blocks, out=unit)
+
+
+def unpack_pages(unit: Tensor, pool: Tensor, blocks: Tensor) -> None:
+    """The way back: set whole blocks of `pool` from `unit`. See pack_pages."""
+    if picks_triton(pool):
+        from headrace_kernels import page_pack  # noqa: PLC0415 - absent on machines without a GPU
+
+        page_pack.unpack_pages(unit, pool, blocks)
+    else:
+        pool.index_copy_(1, blocks, unit)
 
 
 def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
