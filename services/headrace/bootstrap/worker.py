@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -40,11 +40,11 @@ from headrace.worker.service import Worker
 log = structlog.get_logger()
 
 _SERVER_GRACE_S = 1.0
-_ENGINE_DIED = 1
+_CRIPPLED = 1
 
 
 async def run(config: WorkerConfig) -> int:
-    """Serve until asked to stop (exit code 0) or until the engine dies (1). Raises StartupError."""
+    """Serve until asked to stop (exit code 0) or until it is of no more use (1). Raises StartupError."""
     name = config.name or f"{config.role}-{os.getpid()}"
     announce.begin(name, config)
     redis_url = config.redis_url.get_secret_value()
@@ -59,10 +59,10 @@ async def run(config: WorkerConfig) -> int:
         closing.push_async_callback(store.close)
         publisher = Publisher(RedisIndex(store, fleet=config.fleet), ref, ttl_s=config.lease_ttl_s)
         worker, info = await _serve(config, identity, engine, publisher, closing)
-        _keep(closing, "lease", _lease(config, store, info, publisher).run())
-        _keep(closing, "publisher", publisher.run())
+        lease = _keep(closing, "lease", _lease(config, store, info, publisher).run())
+        publishing = _keep(closing, "publisher", publisher.run())
         announce.ready(worker=ref.worker, incarnation=ref.incarnation, role=config.role, address=info.address)
-        return await _until(stop, worker)
+        return await until_over(stop, worker.failed, (lease, publishing))
 
 
 def _load(config: WorkerConfig) -> tuple[str, Engine]:
@@ -131,7 +131,7 @@ def _lease(config: WorkerConfig, store: Store, info: WorkerInfo, publisher: Publ
     )
 
 
-def _keep(closing: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -> None:
+def _keep(closing: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """Run `work` beside everything else until the stack closes."""
     task = asyncio.create_task(work, name=name)
 
@@ -140,16 +140,23 @@ def _keep(closing: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -
         await asyncio.wait({task})
 
     closing.push_async_callback(end)
+    return task
 
 
-async def _until(stop: Stop, worker: Worker) -> int:
+async def until_over(stop: Stop, failed: asyncio.Future[BaseException], kept: Sequence[asyncio.Task[None]]) -> int:
+    """The exit code once the process was asked to stop (0), its engine `failed`, or one of the `kept` tasks ended (1):
+    a worker without its lease or its index entry looks well and is not; its next incarnation is."""
     asked = asyncio.create_task(stop.wait())
-    either: set[asyncio.Future[Any]] = {asked, worker.failed}
+    either: set[asyncio.Future[Any]] = {asked, failed, *kept}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:
         asked.cancel()
-    if worker.failed.done():
-        log.error("worker.failed", reason=repr(worker.failed.result()))
-        return _ENGINE_DIED
+    if failed.done():
+        log.error("worker.failed", reason=repr(failed.result()))
+        return _CRIPPLED
+    for task in kept:
+        if task.done():
+            log.error("worker.crippled", task=task.get_name(), exc_info=task.exception())
+            return _CRIPPLED
     return 0

@@ -78,7 +78,8 @@ def _pieces(client: httpx.Client, body: dict[str, object]) -> Iterator[str]:
 
 def _text(event: dict[str, object]) -> str:
     if "error" in event:
-        raise Unavailable(f"The answer broke off: {event['error']}.")
+        assert isinstance(event["error"], dict)
+        raise Unavailable(f"The answer broke off: {event['error']['message']}")
     choices = event["choices"]
     assert isinstance(choices, list)
     return str(choices[0]["delta"].get("content") or "") if choices else ""

@@ -8,7 +8,8 @@ import httpx
 
 from headrace.core.errors import HeadraceError, Unavailable, from_code
 
-_TIMEOUT = httpx.Timeout(10.0, read=None)
+# A gateway fills the silence of a stream with comments every 10 s: one that is silent for longer is gone.
+_TIMEOUT = httpx.Timeout(10.0, read=60.0)
 
 
 @contextmanager
