@@ -107,19 +107,18 @@ def test_cancel_at_every_stage(pair: Callable[..., Pair], wiring: str, who: str,
     made.d.wait_sample(BYTES, sent * BF16.block_bytes, direction="received")
     if who == "receiver":
         made.d.cancel(ticket.transfer)
-        report = made.d.report(2.0)
+        report = made.d.report(5.0)
         assert (report.status, report.error, report.verified_blocks) == (TransferStatus.CANCELLED, None, sent)
         writes = made.d.writes()
-        made.p.advance(ticket.transfer, tuple(range(17)))
+        made.p.advance(ticket.transfer, tuple(range(16)))
         made.p.cancel(ticket.transfer)  # the router aborts both legs
-        # The sender may have sent the little that was left first: it was received, and thrown away.
-        assert made.p.report(2.0).status in (TransferStatus.CANCELLED, TransferStatus.COMPLETE)
+        assert made.p.report(5.0).status is TransferStatus.CANCELLED
         made.home()
         assert made.d.writes() == writes
         return
     made.p.cancel(ticket.transfer)
-    assert made.p.report(2.0).status is TransferStatus.CANCELLED
-    report = made.d.report(2.0)
+    assert made.p.report(5.0).status is TransferStatus.CANCELLED
+    report = made.d.report(5.0)
     assert report.status is TransferStatus.FAILED
     assert isinstance(report.error, TransferFailed)
     assert report.verified_blocks == sent
@@ -133,13 +132,13 @@ def test_cancel_before_the_other_side_knows(pair: Callable[..., Pair], wiring: s
     ticket = made.ticket(8)
     made.d.receive(ticket, tuple(range(8)), 20.0)
     made.d.cancel(ticket.transfer)
-    assert made.d.report(2.0).status is TransferStatus.CANCELLED
+    assert made.d.report(5.0).status is TransferStatus.CANCELLED
     made.d.wait_sample(SLABS, made.options.send_slabs + made.options.receive_slabs, state="free")
     # 2. When the sender comes after all and is cancelled too, what it sent is drained.
     made.p.send(ticket, 20.0)
-    made.p.advance(ticket.transfer, tuple(range(8)))
+    made.p.advance(ticket.transfer, tuple(range(4)))
     made.p.cancel(ticket.transfer)
-    assert made.p.report(2.0).status is TransferStatus.CANCELLED
+    assert made.p.report(5.0).status is TransferStatus.CANCELLED
     made.home()
     assert made.d.writes() == 0
     # 3. Unknown transfers are ignored, and the next transfer works.
@@ -217,7 +216,7 @@ def test_tickets_that_cannot_be_carried_are_refused(pair: Callable[..., Pair]) -
         (ticket, 7),
     ):
         made.d.receive(refused, tuple(range(blocks)), 5.0)
-        report = made.d.report(2.0)
+        report = made.d.report(5.0)
         assert report.status is TransferStatus.FAILED
         assert isinstance(report.error, InvalidRequest)
     made.home()
@@ -228,12 +227,12 @@ def test_a_peer_that_never_comes_ends_at_the_deadline(pair: Callable[..., Pair],
     made = pair(wiring, options=TransferOptions(drain_s=0.2, linger_s=0.2))
     ticket = made.ticket(8)
     made.d.receive(ticket, tuple(range(8)), 0.2)
-    report = made.d.report(2.0)
+    report = made.d.report(5.0)
     assert (report.status, report.verified_blocks) == (TransferStatus.FAILED, 0)
     ticket = made.ticket(8)
     made.p.send(ticket, 0.2)
     made.p.advance(ticket.transfer, tuple(range(8)))
-    assert made.p.report(2.0).status is TransferStatus.FAILED
+    assert made.p.report(5.0).status is TransferStatus.FAILED
     made.home()
 
 
@@ -275,8 +274,8 @@ def test_close_reports_what_is_open_and_ends(pair: Callable[..., Pair]) -> None:
         made.p.send(ticket, 20.0)
         made.d.close(0.2)
         made.p.close(0.2)
-        assert made.d.report(1.0).status is TransferStatus.CANCELLED
-        assert made.p.report(1.0).status is TransferStatus.CANCELLED
+        assert made.d.report(5.0).status is TransferStatus.CANCELLED
+        assert made.p.report(5.0).status is TransferStatus.CANCELLED
         # Afterwards calls are ignored.
         made.d.receive(ticket, tuple(range(8)), 20.0)
         made.d.cancel(ticket.transfer)

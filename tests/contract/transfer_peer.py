@@ -8,6 +8,7 @@ import pickle
 import queue
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -42,8 +43,9 @@ class ArrayPages:
         self.writes = 0
         random = np.random.default_rng(seed)
         shape = (layout.layers, blocks, layout.page_bytes)
-        # No zero bytes: what arrives in a fresh slab is told from what was there.
-        self.array = random.integers(1, 256, shape, dtype=np.uint8) if seed else np.zeros(shape, np.uint8)
+        # No zero bytes: what arrives in a fresh slab is told from what was there. A prime period: no two pages are alike.
+        noise = random.integers(1, 256, 1_000_003, dtype=np.uint8)
+        self.array = np.resize(noise, shape) if seed else np.zeros(shape, np.uint8)
 
     def read(self, blocks: Sequence[int], into: memoryview) -> None:
         into[:] = self.array[:, list(blocks)].tobytes()
@@ -185,11 +187,12 @@ class ProcessPeer:
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    """Poll a condition that another thread or process brings about."""
+    """Poll a condition that another thread or process brings about, leaving the interpreter to that thread."""
     give_up_at = time.monotonic() + timeout_s
+    pause = threading.Event()
     while not condition():
         assert time.monotonic() < give_up_at, f"waited in vain: {what}"
-        os.sched_yield()
+        pause.wait(0.001)
 
 
 class Tickets:

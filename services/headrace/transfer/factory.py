@@ -5,7 +5,7 @@ from headrace.transfer.link import Link, LinkFactory
 from headrace.transfer.loopback import LoopbackLink, Switchboard
 from headrace.transfer.tcp import TcpLink
 
-LINK_NAMES = ("ucx", "tcp", "loopback")
+LINK_NAMES = ("ucx", "tcp", "nccl", "loopback")
 
 
 def make_link(
@@ -20,10 +20,12 @@ def make_link(
         return LinkFactory(name, lambda: _open_ucx(host, tls))
     if name == "tcp":
         return LinkFactory(name, lambda: TcpLink(host))
+    if name == "nccl":
+        return LinkFactory(name, lambda: _open_nccl(host))
     if name == "loopback" and switchboard is not None:
         return LinkFactory(name, lambda: LoopbackLink(switchboard))
     if name == "loopback":
-        raise StartupError("The loopback link joins workers of one process only.", remedy="Choose ucx or tcp.")
+        raise StartupError("The loopback link joins workers of one process only.", remedy="Choose ucx, tcp or nccl.")
     raise StartupError(f"There is no transfer link {name!r}.", remedy=f"Choose one of {', '.join(LINK_NAMES)}.")
 
 
@@ -37,3 +39,15 @@ def _open_ucx(host: str, tls: str) -> Link:
             remedy="Install them with `pip install 'headrace[worker]'`, or choose --transfer-link tcp.",
         ) from error
     return UcxLink(host, tls)
+
+
+def _open_nccl(host: str) -> Link:
+    # torch is large: it is loaded by those who chose it.
+    try:
+        from headrace.transfer.nccl import NcclLink  # noqa: PLC0415
+    except ImportError as error:
+        raise StartupError(
+            f"The nccl link needs torch, and it does not load here ({error}).",
+            remedy="Install it with `pip install 'headrace[worker]'`, or choose --link tcp.",
+        ) from error
+    return NcclLink(host)

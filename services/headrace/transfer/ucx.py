@@ -22,7 +22,6 @@ _log = structlog.get_logger()
 _MARKER_BYTES = 16
 _CLOSE_S = 0.2
 _HANG_UP_S = 0.05
-_PROGRESS_ROUNDS = 64
 _SHARED_MEMORY = {"posix", "sysv", "sm", "shm", "mm", "xpmem", "knem"}
 # Forced rendezvous: see the module. The rest keeps UCX from writing to standard error about peers that die.
 _CONFIG = {"RNDV_THRESH": "0", "LOG_LEVEL": "fatal", "WARN_UNUSED_ENV_VARS": "n"}
@@ -129,12 +128,14 @@ class UcxLink:
         return receipt
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:
-        self._advance()
-        # arm() refuses while UCX has something to do; what came in between is then seen by the next call.
+        # One call until nothing is left to do, and not many small ones: each would have to win the interpreter's lock
+        # back from busy threads. The transfers' windows bound how much there can be.
+        self._worker.progress()
         settled, self._settled_early = self._settle() or self._settled_early, False
+        # arm() refuses if something came in since; the next call sees it.
         if not settled and self._worker.arm():
             select.select([self._event_fd, wake_fd], [], [], timeout_s)
-            self._advance()
+            self._worker.progress()
             self._settle()
         self._forget_dead()
 
@@ -154,22 +155,16 @@ class UcxLink:
         while (left_s := until - time.monotonic()) > 0:
             for peer in (*self._dialed.values(), *self._accepted):
                 peer.hang_up()
-            self._advance()
+            self._worker.progress()
             self._settle()
             self._forget_dead()
             if self._worker.arm():
                 select.select([self._event_fd], [], [], left_s)
 
-    def _advance(self) -> None:
-        """Progress while there is some to make, but not so long that a steady stream keeps the caller here."""
-        for _ in range(_PROGRESS_ROUNDS):
-            if not self._worker.progress_once():
-                return
-
     def _settle_within(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while self._operations and time.monotonic() < until:
-            self._advance()
+            self._worker.progress()
             self._settle()
 
     def _accept(self, request: int) -> None:
