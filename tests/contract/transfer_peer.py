@@ -43,7 +43,7 @@ class ArrayPages:
         self.writes = 0
         random = np.random.default_rng(seed)
         shape = (layout.layers, blocks, layout.page_bytes)
-        # No zero bytes: what arrives in a fresh slab is told from what was there. A prime period: no two pages are alike.
+        # No zero bytes: what arrives in a fresh slab is told from what was there. Its period divides no page's size.
         noise = random.integers(1, 256, 1_000_003, dtype=np.uint8)
         self.array = np.resize(noise, shape) if seed else np.zeros(shape, np.uint8)
 

@@ -162,7 +162,7 @@ class TransferThread:
 
     def _begin_close(self, transfers: Transfers, timeout_s: float) -> None:
         self._close_by = time.monotonic() + timeout_s
-        transfers.cancel_all()
+        transfers.wind_up()
 
     def _finished(self, transfers: Transfers) -> bool:
         """True when closing and nothing is under way, or time is up."""

@@ -58,9 +58,12 @@ class Transfers:
             if leg is not None:
                 leg.cancel()
 
-    def cancel_all(self) -> None:
+    def wind_up(self) -> None:
+        """Cancel everything, for the last time: senders still deliver their End, receivers wait for nobody's."""
         for leg in self._legs.values():
             leg.cancel()
+            if leg.side is Side.RECEIVER:
+                leg.give_up()
 
     def give_up_all(self) -> None:
         """Ask for everything back that peers still hold."""
