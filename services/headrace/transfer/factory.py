@@ -36,7 +36,7 @@ def _open_ucx(host: str, tls: str) -> Link:
     except ImportError as error:
         raise StartupError(
             f"The ucx link needs the UCX bindings, and they do not load here ({error}).",
-            remedy="Install them with `pip install 'headrace[worker]'`, or choose --transfer-link tcp.",
+            remedy="Install them with `pip install 'headrace[worker]'`, or choose --link tcp.",
         ) from error
     return UcxLink(host, tls)
 

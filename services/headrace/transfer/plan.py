@@ -46,7 +46,7 @@ def check_ticket(ticket: Ticket, local: KvLayout, link: str, largest_unit_blocks
     if ticket.link != link:
         raise InvalidRequest(
             f"The transfer is to travel by {ticket.link!r}, and this worker's link is {link!r}.",
-            remedy="Give prefill and decode workers the same --transfer-link.",
+            remedy="Give prefill and decode workers the same --link.",
         )
     if not 1 <= ticket.unit_blocks <= largest_unit_blocks:
         raise InvalidRequest(f"A unit of {ticket.unit_blocks} blocks is not between 1 and {largest_unit_blocks}.")

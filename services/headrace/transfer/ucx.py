@@ -99,7 +99,7 @@ class UcxLink:
         except ucx.UCXError as error:
             raise StartupError(
                 f"UCX did not start with the transports {tls!r} ({error}).",
-                remedy="Choose transports that this host has, or --transfer-link tcp.",
+                remedy="Choose transports that this host has, or --link tcp.",
             ) from error
         self._event_fd = self._worker.epoll_file_descriptor
         self._address = f"{host}:{self._listener.port}"
