@@ -42,8 +42,9 @@ tree: install  ## bring the README's tree up to date
 oracle: install  ## make the reference tokens anew with transformers (minutes)
 	PYTHONPATH=tests $(BIN)/python tests/oracle/make_reference.py $(ARGS)
 
-bench: install  ## KV transfer between two processes, against a plain socket
-	$(BIN)/python tests/bench/transfer.py
+bench: install  ## time to the first token, and KV transfer against a plain socket
+	PYTHONPATH=tests $(BIN)/python tests/bench/first_token.py
+	PYTHONPATH=tests:tests/contract $(BIN)/python tests/bench/transfer.py
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
