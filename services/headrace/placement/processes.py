@@ -20,14 +20,30 @@ _LOG_TAIL_BYTES = 4096
 _READ_BYTES = 65_536
 
 
+# Stands in a command line for the address of the machine that it will run on.
+MACHINE_ADDRESS = "{machine_address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What one tensor-parallel rank needs on a machine. Fractions are shares of a core or GPU."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What to run. log: where standard error goes, appended over restarts."""
+    """What to run. argv begins with a Python interpreter. log: where standard error goes, appended over restarts.
+
+    bundles: what it needs of whatever machine it is placed on, one a rank and all on the same; none: it runs beside us.
+    """
 
     name: str
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     log: Path
+    bundles: tuple[Bundle, ...] = ()
 
 
 class Child:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from headrace.placement.processes import Child, ProcessSpec
+from headrace.placement.launcher import Launcher, Life
+from headrace.placement.local import ProcessLauncher
+from headrace.placement.processes import ProcessSpec
 
 log = structlog.get_logger()
 
@@ -22,22 +24,28 @@ _STEADY_S = 30.0
 class Supervisor:
     """Starts processes, restarts those that die, stops all in the reverse order of `start`'s list.
 
-    on_ready(spec, pid, what it said) is called each time one serves. ready_s: how long one may take to serve.
-    deaths: processes that ended without being asked, so far.
+    launcher places those that ask for bundles; the others run beside us. on_ready(spec, pid, what it said) is called
+    each time one serves. ready_s: how long one may take to serve. deaths: processes that ended without being asked.
     """
 
-    def __init__(self, on_ready: OnReady, *, grace_s: float = 10.0, ready_s: float = 300.0) -> None:
+    def __init__(
+        self, on_ready: OnReady, launcher: Launcher | None = None, *, grace_s: float = 10.0, ready_s: float = 300.0
+    ) -> None:
         self._on_ready = on_ready
+        self._beside = ProcessLauncher()
+        self._launcher = launcher or self._beside
         self._grace_s = grace_s
         self._ready_s = ready_s
         self._order: list[str] = []
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, Life] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
         self.deaths = 0
 
     async def start(self, specs: Sequence[ProcessSpec]) -> None:
-        """Start all at once and wait until all serve. Raises StartupError as soon as one does not; the rest run on."""
+        """Start all at once and wait until all serve. Raises StartupError if the launcher has no place for them, and as
+        soon as one does not start; the rest run on."""
+        await self._launcher.reserve([spec for spec in specs if spec.bundles])
         self._order.extend(spec.name for spec in specs)
         launches = [asyncio.create_task(self._launch(spec), name=f"launch {spec.name}") for spec in specs]
         try:
@@ -60,7 +68,8 @@ class Supervisor:
             log.info("process.stopped", name=child.spec.name, pid=child.pid, code=code)
 
     async def _launch(self, spec: ProcessSpec) -> None:
-        child = await Child.start(spec)
+        launcher = self._launcher if spec.bundles else self._beside
+        child = await launcher.launch(spec)
         self._children[spec.name] = child
         try:
             said = await child.ready(self._ready_s)

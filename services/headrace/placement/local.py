@@ -1,0 +1,30 @@
+"""The launcher of this machine: processes are children of ours and share its cores."""
+
+from collections.abc import Sequence
+
+import psutil
+
+from headrace.core.errors import StartupError
+from headrace.placement.fit import shortfall
+from headrace.placement.processes import Bundle, Child, ProcessSpec
+
+
+class ProcessLauncher:
+    """Implements Launcher. Cores are shared, so only a process that alone wants more than the machine has is refused.
+    GPUs cannot be handed out: every child sees all of them."""
+
+    def __init__(self) -> None:
+        self._lives: dict[str, Child] = {}
+
+    async def reserve(self, specs: Sequence[ProcessSpec]) -> None:
+        for spec in specs:
+            if lacking := shortfall([spec], [Bundle(psutil.cpu_count() or 1)]):
+                raise StartupError(f"This machine is too small: {lacking}", remedy="Ask for less, or place with Ray.")
+
+    async def launch(self, spec: ProcessSpec) -> Child:
+        self._lives[spec.name] = await Child.start(spec)
+        return self._lives[spec.name]
+
+    async def close(self) -> None:
+        for life in self._lives.values():
+            await life.stop(0.0)
