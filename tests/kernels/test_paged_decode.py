@@ -1,79 +1,16 @@
 """Paged decode attention against its reference, and bit for bit against itself in other company."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
+from decode_case import BLOCK, DIM, NAN, Case, make_case
 from torch import Tensor
 
-from headrace_kernels import reference
 from headrace_kernels.paged_decode import paged_decode
 
-BLOCK = 16
-DIM = 32
-NAN = float("nan")
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 8e-3}
 EVERY_EDGE = (1, 15, 16, 17)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A batch over pages whose unused slots, and pages that are nobody's, are NaN."""
-
-    queries: Tensor
-    pages: Tensor
-    table: Tensor
-    lengths: Tensor
-
-    def run(self, split_tokens: int = 32) -> Tensor:
-        out = torch.full_like(self.queries, NAN)
-        scale = self.queries.shape[-1] ** -0.5
-        paged_decode(
-            self.queries, self.pages, self.table, self.lengths, scale=scale, out=out, split_tokens=split_tokens
-        )
-        return out
-
-    def expected(self) -> Tensor:
-        out = torch.full_like(self.queries, NAN)
-        scale = self.queries.shape[-1] ** -0.5
-        reference.paged_decode(self.queries, self.pages, self.table, self.lengths, scale=scale, out=out)
-        return out
-
-    def alone(self, row: int) -> "Case":
-        """One sequence with a table no wider than it needs."""
-        width = -(-int(self.lengths[row]) // self.pages.shape[3])
-        one = slice(row, row + 1)
-        return replace(self, queries=self.queries[one], table=self.table[one, :width], lengths=self.lengths[one])
-
-
-def make_case(
-    lengths: tuple[int, ...],
-    device: torch.device,
-    *,
-    group: int = 1,
-    kv_heads: int = 2,
-    dim: int = DIM,
-    block: int = BLOCK,
-    dtype: torch.dtype = torch.float32,
-) -> Case:
-    """Sequences stand in pages in a shuffled order; table entries past their last page point far outside the pool."""
-    noise = torch.Generator().manual_seed(len(lengths) * 100 + group)
-    needed = [-(-length // block) for length in lengths]
-    order = torch.randperm(sum(needed) + 2, generator=noise).tolist()
-    pages = torch.full((len(order), kv_heads, 2, block, dim), NAN)
-    table = torch.full((len(lengths), max(needed, default=0) + 1), 2**30)
-    for row, (length, count) in enumerate(zip(lengths, needed, strict=True)):
-        for index in range(count):
-            page = table[row, index] = order.pop()
-            filled = min(block, length - index * block)
-            pages[page, :, :, :filled] = torch.randn((kv_heads, 2, filled, dim), generator=noise)
-    queries = torch.randn((len(lengths), kv_heads * group, dim), generator=noise)
-    return Case(
-        queries.to(device, dtype),
-        pages.to(device, dtype),
-        table.to(device, torch.int32),
-        torch.tensor(lengths, dtype=torch.int32, device=device),
-    )
 
 
 def assert_right(case: Case, split_tokens: int = 32) -> None:
@@ -121,7 +58,7 @@ def test_the_usual_split_size(device: torch.device) -> None:
     case = make_case((40, 7), device, group=2)
     out = torch.full_like(case.queries, NAN)
     paged_decode(case.queries, case.pages, case.table, case.lengths, scale=DIM**-0.5, out=out)
-    torch.testing.assert_close(out, case.expected(), rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(out, case.expected(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_split_of_several_tiles(device: torch.device) -> None:
