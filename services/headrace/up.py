@@ -18,13 +18,14 @@ import httpx
 import psutil
 
 from headrace import config as configuration
+from headrace.bootstrap.launcher import command_line, open_launcher, worker_spec
 from headrace.config import FrontendConfig, UpConfig, WorkerConfig
 from headrace.core.errors import StartupError, Unavailable
 from headrace.core.layout import DTYPE_BYTES
 from headrace.modelfiles.files import ModelFiles
 from headrace.modelfiles.resolve import resolve
 from headrace.placement.preflight import require_free_port, require_memory
-from headrace.placement.processes import ProcessSpec
+from headrace.placement.processes import Bundle, ProcessSpec
 from headrace.placement.stop import Stop
 from headrace.placement.supervisor import Supervisor
 from headrace.store.connection import Store, without_secrets
@@ -53,15 +54,16 @@ async def run(config: UpConfig) -> None:
         async with _redis(config.redis_url.get_secret_value()) as redis_url:
             _say("redis", without_secrets(redis_url))
             board = _Board(config, without_secrets(redis_url), directory)
-            supervisor = Supervisor(board.on_ready, grace_s=config.drain_s + _AFTER_DRAIN_S)
-            try:
-                specs = process_specs(config, redis_url, directory)
-                if await _or_stopped(stop, _start(supervisor, board, specs)):
-                    _say("ready", f"{board.url}/v1  ({_summary(config, files)})")
-                    await stop.wait()
-                    _say("drain", f"running answers have {config.drain_s:g} s to finish; Ctrl-C again stops at once")
-            finally:
-                await supervisor.stop()
+            async with open_launcher(config.placement, config.ray_address) as launcher:
+                supervisor = Supervisor(board.on_ready, launcher, grace_s=config.drain_s + _AFTER_DRAIN_S)
+                try:
+                    specs = process_specs(config, redis_url, directory)
+                    if await _or_stopped(stop, _start(supervisor, board, specs)):
+                        _say("ready", f"{board.url}/v1  ({_summary(config, files)})")
+                        await stop.wait()
+                        _say("drain", f"answers have {config.drain_s:g} s to finish; Ctrl-C again stops at once")
+                finally:
+                    await supervisor.stop()
         ended_well = True
     finally:
         _put_away(directory, keep=not ended_well or supervisor is None or supervisor.deaths > 0)
@@ -91,9 +93,11 @@ def process_specs(config: UpConfig, redis_url: str, directory: Path) -> list[Pro
             name = f"{role}-{index}"
             own = {"role": role, "name": name, "threads": threads, "host": configuration.LOOPBACK, "port": 0}
             worker = configuration.derive(WorkerConfig, config, **shared, **own)
-            specs.append(_spec("worker", name, worker, threads, directory))
+            # Child processes share the cores, however many they are.
+            bundle = Bundle(cpus=threads if config.placement == "ray" else 0)
+            specs.append(worker_spec(worker, threads, directory, config.placement, bundle))
     frontend = configuration.derive(FrontendConfig, config, **shared)
-    return [*specs, _spec("frontend", _FRONTEND, frontend, 1, directory)]
+    return [*specs, _frontend_spec(frontend, directory)]
 
 
 @asynccontextmanager
@@ -117,9 +121,9 @@ async def _require_redis(url: str) -> None:
         await store.close()
 
 
-def _spec(command: str, name: str, config: configuration.ProcessConfig, threads: int, directory: Path) -> ProcessSpec:
-    argv = (configuration.python(), "-m", "headrace.cli", command, *configuration.arguments(config))
-    return ProcessSpec(name, argv, configuration.child_environment(config, threads), directory / f"{name}.log")
+def _frontend_spec(config: FrontendConfig, directory: Path) -> ProcessSpec:
+    environment = configuration.child_environment(config, threads=1)
+    return ProcessSpec(_FRONTEND, command_line("frontend", config), environment, directory / f"{_FRONTEND}.log")
 
 
 def _preflight(config: UpConfig) -> ModelFiles:

@@ -41,8 +41,8 @@ class RayLauncher:
 
     @staticmethod
     async def connect(address: str, inherit: Callable[[], Mapping[str, str]]) -> "RayLauncher":
-        """Join the cluster at `address` (host:port on one of its machines, ray://host:port from elsewhere), or start one
-        on this machine where it is empty. inherit: runs on the machine that a process is placed on; the part of its
+        """Join the cluster at `address` (host:port on one of its machines, ray://host:port from elsewhere), or start
+        one on this machine where it is empty. inherit: runs where a process is placed; the part of that machine's
         environment that the process gets under its own variables. Raises StartupError."""
         if address:
             await _require_reachable(address)
@@ -59,7 +59,7 @@ class RayLauncher:
     async def reserve(self, specs: Sequence[ProcessSpec]) -> None:
         machines = await asyncio.to_thread(_machines)
         if lacking := shortfall(specs, machines):
-            raise StartupError(f"Ray cannot place this: {lacking}", remedy="Ask for less, or add machines to the cluster.")
+            raise StartupError(f"Ray cannot place this: {lacking}", remedy="Ask for less, or add machines to it.")
         groups = {spec.name: await asyncio.to_thread(_group, spec) for spec in specs}
         self._groups |= groups
         deadline = asyncio.get_running_loop().time() + _RESERVE_WITHIN_S
@@ -70,45 +70,62 @@ class RayLauncher:
                 raise StartupError(await asyncio.to_thread(_taken, spec), remedy="Free some, or ask for less.")
 
     async def launch(self, spec: ProcessSpec) -> "RayLife":
-        need, group = spec.bundles[0], self._groups[spec.name]
-        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
-        kind = ray.remote(ProcessActor).options(
-            num_cpus=need.cpus, num_gpus=need.gpus, scheduling_strategy=place, max_restarts=0
-        )
-        actor = self._actors[spec.name] = kind.remote(self._inherit)
         try:
             async with asyncio.timeout(_ACTOR_WITHIN_S):
-                address = await asyncio.to_thread(_address, group)
-                return RayLife(spec, actor, await _answer(actor.start.remote(spec, address)))
+                address = await asyncio.to_thread(_address, self._groups[spec.name])
+                try:
+                    return await self._begin(spec, address)
+                except RayActorError:
+                    self._drop(spec.name)
+                    return await self._begin(spec, address)
         except (RayError, TimeoutError) as error:
-            _end(actor)
-            reason = " ".join(str(error).split()) or f"no actor after {_ACTOR_WITHIN_S:g} s"
+            self._drop(spec.name)
+            reason = " ".join(str(error).split()) or f"it has no actor after {_ACTOR_WITHIN_S:g} s"
             raise StartupError(f"Ray did not start {spec.name}: {reason}.") from None
 
     async def close(self) -> None:
-        for actor in self._actors.values():
-            _end(actor)
+        for name in list(self._actors):
+            self._drop(name)
         await self._release(self._groups)
         await asyncio.to_thread(ray.shutdown)
 
+    async def _begin(self, spec: ProcessSpec, address: str) -> "RayLife":
+        """A life in the actor that is there, which spares Ray's start of another one, or in a new one."""
+        actor = self._actors.get(spec.name) or self._actor(spec)
+        self._actors[spec.name] = actor
+        pid = await _answer(actor.start.remote(spec, address))
+        return RayLife(spec, actor, pid)
+
+    def _actor(self, spec: ProcessSpec) -> Any:
+        """An actor inside the first bundle: outside it would wait for ever for what the group holds."""
+        need = spec.bundles[0]
+        place = PlacementGroupSchedulingStrategy(self._groups[spec.name], placement_group_bundle_index=0)
+        kind = ray.remote(ProcessActor)
+        return kind.options(num_cpus=need.cpus, num_gpus=need.gpus, scheduling_strategy=place).remote(self._inherit)
+
+    def _drop(self, name: str) -> None:
+        with contextlib.suppress(RayError, KeyError):
+            ray.kill(self._actors.pop(name))
+
     async def _release(self, groups: Mapping[str, PlacementGroup]) -> None:
         for name, group in list(groups.items()):
-            del self._groups[name]
+            self._groups.pop(name, None)
             await asyncio.to_thread(remove_placement_group, group)
 
 
 class RayLife:
-    """Implements Life over an actor."""
+    """Implements Life over an actor. What a lost actor leaves running ends by its lifeline."""
 
     def __init__(self, spec: ProcessSpec, actor: Any, pid: int) -> None:
         self.spec = spec
         self.pid = pid
         self._actor = actor
+        self._code: int | None = None
 
     async def ready(self, within_s: float) -> dict[str, str]:
         try:
-            outcome: Outcome = await _answer(self._actor.ready.remote(within_s))
-        except RayActorError:
+            outcome: Outcome = await _answer(self._actor.ready.remote(self.pid, within_s))
+        except RayError:
             raise StartupError(f"{self.spec.name} did not start: its actor or machine was lost.") from None
         facts, sentence, remedy = outcome
         if sentence:
@@ -116,32 +133,30 @@ class RayLife:
         return facts
 
     async def ended(self) -> int:
-        try:
-            code = int(await _answer(self._actor.ended.remote()))
-        except RayActorError:
-            code = _LOST
-        _end(self._actor)
-        return code
+        if self._code is None:
+            try:
+                self._code = int(await _answer(self._actor.ended.remote(self.pid)))
+            except RayError:
+                self._code = _LOST
+        return self._code
 
     async def stop(self, grace_s: float) -> int:
-        try:
-            async with asyncio.timeout(grace_s + _STOP_SLACK_S):
-                return int(await _answer(self._actor.stop.remote(grace_s)))
-        except (RayActorError, TimeoutError):
-            return _LOST
-        finally:
-            _end(self._actor)
+        if self._code is None:
+            try:
+                async with asyncio.timeout(grace_s + _STOP_SLACK_S):
+                    self._code = int(await _answer(self._actor.stop.remote(self.pid, grace_s)))
+            except (RayError, TimeoutError):
+                with contextlib.suppress(RayError):
+                    ray.kill(self._actor)
+                self._code = _LOST
+        return self._code
 
 
 def _init(address: str) -> None:
     own = {"include_dashboard": False} if not address else {}
-    ray.init(
-        address or "local",
-        log_to_driver=False,
-        configure_logging=False,
-        logging_level=logging.ERROR,
-        **own,
-    )
+    ray.init(address or "local", log_to_driver=False, configure_logging=False, logging_level=logging.ERROR, **own)
+    # What Ray hears of dead actors it prints on standard output whatever it was told. We say it ourselves.
+    ray._private.worker._worker_logs_enabled = False
 
 
 async def _require_reachable(address: str) -> None:
@@ -172,7 +187,8 @@ def _group(spec: ProcessSpec) -> PlacementGroup:
 def _taken(spec: ProcessSpec) -> str:
     free = ray.available_resources()
     there = Bundle(free.get("CPU", 0.0), free.get("GPU", 0.0))
-    return f"Ray cannot place {spec.name} now: it needs {said(together(spec.bundles))} on one machine, {said(there)} are free."
+    need = said(together(spec.bundles))
+    return f"Ray cannot place {spec.name} now: it needs {need} on one machine, and {said(there)} are free in all."
 
 
 def _address(group: PlacementGroup) -> str:
@@ -184,10 +200,7 @@ def _address(group: PlacementGroup) -> str:
 
 
 async def _answer(ref: Any) -> Any:
-    """An actor's answer. Giving up waiting does not disturb Ray, which would still complete the future."""
-    return await asyncio.shield(asyncio.wrap_future(ref.future()))
-
-
-def _end(actor: Any) -> None:
-    with contextlib.suppress(RayError):
-        ray.kill(actor)
+    """An actor's answer. Who gives up waiting disturbs nothing: Ray completes the future all the same."""
+    future = asyncio.wrap_future(ref.future())
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(future)
