@@ -70,7 +70,7 @@ class EngineConfig(ProcessConfig):
     max_num_batched_tokens: int = Field(128, ge=16, description="tokens of one engine step")
     kv_cache_memory_bytes: int = Field(2**30, ge=1, description="bytes of KV pages a worker holds")
     enable_prefix_caching: bool = Field(True, description="reuse KV of equal prefixes")
-    link: Literal["ucx", "tcp"] = Field("ucx", description="how KV pages travel")
+    link: Literal["ucx", "tcp", "nccl"] = Field("ucx", description="how KV pages travel")
     ucx_tls: str = Field("tcp,self", description="UCX transports; shared memory is opt-in: tcp,posix,self")
     lease_ttl_s: float = Field(10.0, gt=0, description="a silent worker is forgotten after this")
     lease_every_s: float = Field(3.0, gt=0, description="how often the lease is renewed")
@@ -141,6 +141,8 @@ class UpConfig(FrontendConfig, EngineConfig):
     decode: int | None = Field(None, ge=0, le=64, description="decode workers (1 unless a role is named)")
     local: int | None = Field(None, ge=0, le=64, description="workers that do both (0)")
     threads: int = Field(0, ge=0, description="CPU threads of a worker; 0: cores divided by workers")
+    placement: Literal["process", "ray"] = Field("process", description="workers as child processes or as Ray actors")
+    ray_address: str = Field("", description="host:port of a Ray on this machine; default: start one")
     state_file: Path | None = Field(None, description="write what runs where to this JSON file")
 
     def roles(self) -> dict[str, int]:
@@ -149,6 +151,16 @@ class UpConfig(FrontendConfig, EngineConfig):
         if all(count is None for count in named.values()):
             return {"prefill": 1, "decode": 1, "local": 0}
         return {role: count or 0 for role, count in named.items()}
+
+
+class PlacementConfig(ProcessConfig):
+    """Keep the worker pools of a configuration file placed, in a Ray cluster or on this machine, until stopped."""
+
+    section: ClassVar[str] = "placement"
+
+    placement: Literal["process", "ray"] = Field("ray", description="workers as Ray actors or as child processes")
+    ray_address: str = Field("", description="ray://host:port, or host:port on one of its machines; default: start one")
+    ready_s: float = Field(600.0, gt=0, description="what a worker may take to load its model and serve")
 
 
 class ClientConfig(BaseSettings):
@@ -201,7 +213,8 @@ class CheckConfig(BaseSettings):
 
 
 SECTIONS: dict[str, type[ProcessConfig]] = {
-    kind.section: kind for kind in (FrontendConfig, RouterConfig, GatewayConfig, WorkerConfig, UpConfig)
+    kind.section: kind
+    for kind in (FrontendConfig, RouterConfig, GatewayConfig, WorkerConfig, PlacementConfig, UpConfig)
 }
 _SHARED = frozenset({*ProcessConfig.model_fields, "model", "served_model_name"}) - {"config", "lifeline"}
 NAMES = Names(
@@ -308,9 +321,19 @@ def arguments(config: ProcessConfig) -> list[str]:
 
 
 def child_environment(config: ProcessConfig, threads: int) -> dict[str, str]:
-    """The environment of a child process: ours, the secrets, and its share of the cores. Our own settings are left
-    out: they would speak where the child's command line is silent because it wants the default."""
-    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith(_PREFIX)}
+    """The environment of a child process on this machine: ours, and what is its own."""
+    return {**inherited_environment(), **own_environment(config, threads)}
+
+
+def inherited_environment() -> dict[str, str]:
+    """What a process gets of its machine's environment. Our settings are left out: they would speak where the
+    process's command line is silent because it wants the default."""
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(_PREFIX)}
+
+
+def own_environment(config: ProcessConfig, threads: int) -> dict[str, str]:
+    """The part of a process's environment that is its own wherever it runs: secrets, and its share of the cores."""
+    environment = {}
     for name in type(config).model_fields:
         if (secret := _secret(getattr(config, name))) is not None:
             environment[f"{_PREFIX}{name.upper()}"] = secret
