@@ -18,9 +18,19 @@
 {{- fail (printf "pools.%s has the name of another part of the release: choose another." $name) -}}
 {{- end -}}
 {{- end -}}
-{{- range list "worker_token" "api_keys" -}}
-{{- if hasKey $.Values.config . -}}
-{{- fail (printf "config.%s would stand in a ConfigMap: secrets are referenced, see existingSecret and apiKeys." .) -}}
+{{- $file := include "headrace.config" . | fromYaml -}}
+{{- include "headrace.refusals.secrets" (list "config" $file) -}}
+{{- end }}
+
+{{/* A secret anywhere in the file: (list path map). */}}
+{{- define "headrace.refusals.secrets" -}}
+{{- $path := first . -}}
+{{- range $key, $value := last . -}}
+{{- if has $key (list "worker_token" "api_keys") -}}
+{{- fail (printf "%s.%s would stand in a ConfigMap: secrets are referenced, see existingSecret and apiKeys." $path $key) -}}
+{{- end -}}
+{{- if kindIs "map" $value -}}
+{{- include "headrace.refusals.secrets" (list (printf "%s.%s" $path $key) $value) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
