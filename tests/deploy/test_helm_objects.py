@@ -19,7 +19,7 @@ LABELS = "app.kubernetes.io"
 FOREIGN = {"monitoring.coreos.com/v1"}
 
 
-@pytest.fixture(params=SCENARIOS)
+@pytest.fixture(scope="module", params=SCENARIOS)
 def objects(request: pytest.FixtureRequest) -> list[Object]:
     return rendered(scenario(request.param))
 
@@ -254,7 +254,9 @@ def test_ray_places_the_pools_instead() -> None:
     placement = of_kind(objects, "Deployment")["placement"]
     (container,) = placement["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["headrace", "placement", "--config", "/etc/headrace/headrace.yaml"]
-    assert yaml.safe_load(config_file(objects))["pools"] == {
+    config = yaml.safe_load(config_file(objects))
+    assert config["placement"]["ray_address"] == "ray://ray-head.ray:10001"
+    assert config["pools"] == {
         "prefill": {"role": "prefill", "replicas": 2, "gpus": 1},
         "decode": {"role": "decode", "replicas": 2, "gpus": 1},
     }

@@ -41,6 +41,12 @@ worker:
   host: 0.0.0.0
   port: 9100
   metrics_port: 9090
+{{- if eq .Values.placement "ray" }}
+placement:
+  placement: ray
+  ray_address: {{ .Values.ray.address | quote }}
+  ready_s: {{ .Values.workers.startupSeconds }}
+{{- end }}
 {{- end }}
 
 {{/* A pool's own section: (list $ name). Its replicas stand there for the placement alone: a changed number of pods

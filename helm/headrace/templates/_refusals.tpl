@@ -8,7 +8,7 @@
 {{- fail "redis.enabled is true and another Redis is named too: set redis.enabled to false to use that one." -}}
 {{- end -}}
 {{- if and (eq .Values.placement "ray") (not .Values.ray.address) -}}
-{{- fail "placement is ray and ray.address is empty: set it to host:port of the cluster's head." -}}
+{{- fail "placement is ray and ray.address is empty: set it to ray://host:port of the cluster's head." -}}
 {{- end -}}
 {{- if hasKey .Values.workers "role" -}}
 {{- fail "workers.role is no default of pools: a role is each pool's own, set pools.NAME.role." -}}
