@@ -9,10 +9,9 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -58,7 +57,7 @@ async def run(config: UpConfig) -> None:
                 supervisor = Supervisor(board.on_ready, launcher, grace_s=config.drain_s + _AFTER_DRAIN_S)
                 try:
                     specs = process_specs(config, redis_url, directory)
-                    if await _or_stopped(stop, _start(supervisor, board, specs)):
+                    if await stop.unless_asked(_start(supervisor, board, specs)):
                         _say("ready", f"{board.url}/v1  ({_summary(config, files)})")
                         await stop.wait()
                         _say("drain", f"answers have {config.drain_s:g} s to finish; Ctrl-C again stops at once")
@@ -171,21 +170,6 @@ async def _obstacle(client: httpx.AsyncClient, board: "_Board") -> str:
     except httpx.HTTPError as error:
         return f"{board.url} does not answer: {error or type(error).__name__}"
     return "" if answer.status_code == httpx.codes.OK else answer.text
-
-
-async def _or_stopped(stop: Stop, work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work` to its end (True), or give it up when the process is asked to stop first (False)."""
-    task = asyncio.create_task(work)
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-        return task.done()
-    finally:
-        for each in (task, stopped):
-            each.cancel()
-        await asyncio.gather(task, stopped, return_exceptions=True)
 
 
 def _summary(config: UpConfig, files: ModelFiles) -> str:

@@ -8,6 +8,8 @@ from headrace.core.errors import StartupError
 from headrace.placement.fit import shortfall
 from headrace.placement.processes import Bundle, Child, ProcessSpec
 
+_ADDRESS = "127.0.0.1"
+
 
 class ProcessLauncher:
     """Implements Launcher. Cores are shared, so only a process that alone wants more than the machine has is refused.
@@ -20,9 +22,10 @@ class ProcessLauncher:
         for spec in specs:
             if lacking := shortfall([spec], [Bundle(psutil.cpu_count() or 1)]):
                 raise StartupError(f"This machine is too small: {lacking}", remedy="Ask for less, or place with Ray.")
+            spec.log.expanduser().parent.mkdir(parents=True, exist_ok=True)
 
     async def launch(self, spec: ProcessSpec) -> Child:
-        self._lives[spec.name] = await Child.start(spec)
+        self._lives[spec.name] = await Child.start(spec.on(_ADDRESS))
         return self._lives[spec.name]
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core.errors import StartupError
@@ -45,6 +45,11 @@ class ProcessSpec:
     log: Path
     bundles: tuple[Bundle, ...] = ()
 
+    def on(self, machine_address: str) -> "ProcessSpec":
+        """The same on the machine that we are on, which others reach at this address."""
+        argv = tuple(word.replace(MACHINE_ADDRESS, machine_address) for word in self.argv)
+        return replace(self, argv=argv, log=self.log.expanduser())
+
 
 class Child:
     """One life of one process."""
@@ -70,6 +75,10 @@ class Child:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.returncode is None
 
     async def ready(self, within_s: float) -> dict[str, str]:
         """What the child says of itself once it serves. Raises StartupError if it ends before or takes longer."""

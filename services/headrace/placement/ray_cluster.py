@@ -7,14 +7,14 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
 import structlog
 from ray.exceptions import RayActorError, RayError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headrace.core.errors import StartupError
@@ -24,43 +24,60 @@ from headrace.placement.ray_actor import Outcome, ProcessActor
 
 log = structlog.get_logger()
 
+Inherit = Callable[[], Mapping[str, str]]
+_NAMESPACE = "headrace"
 _RESERVE_WITHIN_S = 4.0
 _REACH_WITHIN_S = 3.0
+_MACHINE_WITHIN_S = 5.0
 _ACTOR_WITHIN_S = 60.0
 _STOP_SLACK_S = 5.0
+_TOKEN = "If it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN."
 _LOST = -signal.SIGKILL
 
 
 class RayLauncher:
-    """Implements Launcher. One a process: Ray keeps its connection in globals."""
+    """Implements Launcher. One a process: Ray keeps its connection in globals.
 
-    def __init__(self, inherit: Callable[[], Mapping[str, str]]) -> None:
+    With a name to be kept as, groups and actors outlive this process if it dies, and the next launcher of that name
+    takes over those that it reserves again and ends the others.
+    """
+
+    def __init__(self, thread: ThreadPoolExecutor, inherit: Inherit, keep_as: str, grace_s: float) -> None:
+        """thread: the one that started Ray. On Linux Ray's processes end with it, not with the process."""
+        self._thread = thread
         self._inherit = inherit
+        self._keep_as = keep_as
+        self._grace_s = grace_s
         self._groups: dict[str, PlacementGroup] = {}
         self._actors: dict[str, Any] = {}
 
     @staticmethod
-    async def connect(address: str, inherit: Callable[[], Mapping[str, str]]) -> "RayLauncher":
+    async def connect(address: str, inherit: Inherit, *, keep_as: str = "", grace_s: float = 10.0) -> "RayLauncher":
         """Join the cluster at `address` (host:port on one of its machines, ray://host:port from elsewhere), or start
-        one on this machine where it is empty. inherit: runs where a process is placed; the part of that machine's
-        environment that the process gets under its own variables. Raises StartupError."""
+        one on this machine where it is empty. Raises StartupError.
+
+        inherit: runs where a process is placed; the part of that machine's environment that the process gets under its
+        own variables. grace_s: for processes that are found running and not wanted.
+        """
         if address:
             await _require_reachable(address)
         logging.getLogger("ray").setLevel(logging.ERROR)
+        thread = ThreadPoolExecutor(1, "ray")
         try:
-            await asyncio.to_thread(_init, address)
+            await asyncio.get_running_loop().run_in_executor(thread, _init, address)
         except (RayError, OSError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise StartupError(f"Ray {address or 'on this machine'} cannot be used: {reason}.") from None
+            thread.shutdown()
+            sentence = f"Ray {f'at {address}' if address else 'on this machine'} cannot be used: {_reason(error)}."
+            raise StartupError(sentence, remedy=_TOKEN if address else "") from None
         # Ray's own handler prints a stack; setting ours again takes it off.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-        return RayLauncher(inherit)
+        return RayLauncher(thread, inherit, keep_as, grace_s)
 
     async def reserve(self, specs: Sequence[ProcessSpec]) -> None:
-        machines = await asyncio.to_thread(_machines)
-        if lacking := shortfall(specs, machines):
+        if lacking := shortfall(specs, await asyncio.to_thread(_machines)):
             raise StartupError(f"Ray cannot place this: {lacking}", remedy="Ask for less, or add machines to it.")
-        groups = {spec.name: await asyncio.to_thread(_group, spec) for spec in specs}
+        await self._end_unwanted(specs)
+        groups = {spec.name: await asyncio.to_thread(_group, spec, self._kept(spec.name)) for spec in specs}
         self._groups |= groups
         deadline = asyncio.get_running_loop().time() + _RESERVE_WITHIN_S
         for spec in specs:
@@ -80,37 +97,54 @@ class RayLauncher:
                     return await self._begin(spec, address)
         except (RayError, TimeoutError) as error:
             self._drop(spec.name)
-            reason = " ".join(str(error).split()) or f"it has no actor after {_ACTOR_WITHIN_S:g} s"
+            reason = _reason(error) or f"it has no actor after {_ACTOR_WITHIN_S:g} s"
             raise StartupError(f"Ray did not start {spec.name}: {reason}.") from None
 
     async def close(self) -> None:
         for name in list(self._actors):
             self._drop(name)
         await self._release(self._groups)
-        await asyncio.to_thread(ray.shutdown)
+        await asyncio.get_running_loop().run_in_executor(self._thread, ray.shutdown)
+        self._thread.shutdown()
 
     async def _begin(self, spec: ProcessSpec, address: str) -> "RayLife":
         """A life in the actor that is there, which spares Ray's start of another one, or in a new one."""
         actor = self._actors.get(spec.name) or self._actor(spec)
         self._actors[spec.name] = actor
-        pid = await _answer(actor.start.remote(spec, address))
+        pid = await _answer(actor.start.remote(spec, address, self._grace_s))
         return RayLife(spec, actor, pid)
 
     def _actor(self, spec: ProcessSpec) -> Any:
         """An actor inside the first bundle: outside it would wait for ever for what the group holds."""
         need = spec.bundles[0]
         place = PlacementGroupSchedulingStrategy(self._groups[spec.name], placement_group_bundle_index=0)
-        kind = ray.remote(ProcessActor)
-        return kind.options(num_cpus=need.cpus, num_gpus=need.gpus, scheduling_strategy=place).remote(self._inherit)
+        options: dict[str, Any] = {"num_cpus": need.cpus, "num_gpus": need.gpus, "scheduling_strategy": place}
+        if kept := self._kept(spec.name):
+            options |= {"name": kept, "lifetime": "detached", "get_if_exists": True}
+        return ray.remote(ProcessActor).options(**options).remote(self._inherit)
 
     def _drop(self, name: str) -> None:
         with contextlib.suppress(RayError, KeyError):
             ray.kill(self._actors.pop(name))
 
+    async def _end_unwanted(self, specs: Sequence[ProcessSpec]) -> None:
+        """End what an earlier launcher of our name left and this plan does not have, or has with other needs."""
+        if not self._keep_as:
+            return
+        wanted = {self._kept(spec.name): _bundles(spec) for spec in specs}
+        for name, bundles in (await asyncio.to_thread(_left, self._kept(""))).items():
+            if wanted.get(name) != bundles:
+                log.info("placement.unwanted", name=name)
+                await _clear(name, self._grace_s)
+
     async def _release(self, groups: Mapping[str, PlacementGroup]) -> None:
         for name, group in list(groups.items()):
             self._groups.pop(name, None)
             await asyncio.to_thread(remove_placement_group, group)
+
+    def _kept(self, name: str) -> str:
+        """The name in Ray of what outlives us; "" where nothing does."""
+        return f"{self._keep_as}/{name}" if self._keep_as else ""
 
 
 class RayLife:
@@ -153,8 +187,9 @@ class RayLife:
 
 
 def _init(address: str) -> None:
-    own = {"include_dashboard": False} if not address else {}
-    ray.init(address or "local", log_to_driver=False, configure_logging=False, logging_level=logging.ERROR, **own)
+    own: dict[str, Any] = {} if address else {"include_dashboard": False}
+    quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
+    ray.init(address or "local", namespace=_NAMESPACE, **quiet, **own)
     # What Ray hears of dead actors it prints on standard output whatever it was told. We say it ourselves.
     ray._private.worker._worker_logs_enabled = False
 
@@ -169,34 +204,72 @@ async def _require_reachable(address: str) -> None:
         await writer.wait_closed()
     except ValueError:
         raise StartupError(f"{address!r} is no Ray address.", remedy="Write host:port or ray://host:port.") from None
-    except (OSError, TimeoutError, socket.gaierror):
+    except OSError:
         raise StartupError(f"No Ray answers at {address}.", remedy="Start it or correct --ray-address.") from None
 
 
 def _machines() -> list[Bundle]:
     """What each machine of the cluster has, taken or not."""
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return [Bundle(resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for resources in alive]
+    alive = [node["Resources"] for node in _nodes() if node["Alive"]]
+    return [_bundle(resources) for resources in alive]
 
 
-def _group(spec: ProcessSpec) -> PlacementGroup:
-    bundles = [{"CPU": bundle.cpus} | ({"GPU": bundle.gpus} if bundle.gpus else {}) for bundle in spec.bundles]
-    return placement_group(bundles, strategy="STRICT_PACK")
+def _nodes() -> list[dict[str, Any]]:
+    return list(ray.nodes())  # type: ignore[no-untyped-call]
+
+
+def _bundle(resources: Mapping[str, float]) -> Bundle:
+    return Bundle(resources.get("CPU", 0.0), resources.get("GPU", 0.0))
+
+
+def _bundles(spec: ProcessSpec) -> list[dict[str, float]]:
+    """As Ray writes them: what is not needed is left out."""
+    return [{"CPU": need.cpus} | ({"GPU": need.gpus} if need.gpus else {}) for need in spec.bundles]
+
+
+def _group(spec: ProcessSpec, kept: str) -> PlacementGroup:
+    """The group of this name, or a new one. It may be placed later or never."""
+    group: PlacementGroup
+    if kept and kept in _left(kept):
+        group = ray.util.get_placement_group(kept)
+    else:
+        options = {"name": kept, "lifetime": "detached"} if kept else {}
+        group = placement_group(_bundles(spec), strategy="STRICT_PACK", **options)
+    return group
+
+
+def _left(prefix: str) -> dict[str, list[dict[str, float]]]:
+    """The bundles of all groups whose name begins so."""
+    table = [each for each in placement_group_table().values() if each["state"] != "REMOVED"]
+    return {each["name"]: list(each["bundles"].values()) for each in table if each["name"].startswith(prefix)}
+
+
+async def _clear(name: str, grace_s: float) -> None:
+    with contextlib.suppress(ValueError, RayError, TimeoutError):
+        actor = ray.get_actor(name)
+        async with asyncio.timeout(grace_s + _STOP_SLACK_S):
+            await _answer(actor.clear.remote(grace_s))
+        ray.kill(actor)
+    with contextlib.suppress(ValueError):
+        await asyncio.to_thread(remove_placement_group, ray.util.get_placement_group(name))
 
 
 def _taken(spec: ProcessSpec) -> str:
-    free = ray.available_resources()
-    there = Bundle(free.get("CPU", 0.0), free.get("GPU", 0.0))
-    need = said(together(spec.bundles))
-    return f"Ray cannot place {spec.name} now: it needs {need} on one machine, and {said(there)} are free in all."
+    need, free = said(together(spec.bundles)), said(_bundle(ray.available_resources()))  # type: ignore[no-untyped-call]
+    return f"Ray cannot place {spec.name} now: it needs {need} on one machine, and {free} are free in all."
 
 
 def _address(group: PlacementGroup) -> str:
-    """Where the group's machine is reached. A group that lost its machine gets another first."""
-    group.wait(_ACTOR_WITHIN_S)
-    nodes = ray.util.placement_group_table(group)["bundles_to_node_id"].values()
-    found = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-    return str(found[next(iter(nodes))])
+    """Where the group's machine is reached. A group that lost its machine is given another first."""
+    if not group.wait(_MACHINE_WITHIN_S):
+        raise TimeoutError("there is no machine for it now")
+    placed = placement_group_table(group)["bundles_to_node_id"]
+    found = {node["NodeID"]: node["NodeManagerAddress"] for node in _nodes()}
+    return str(found[next(iter(placed.values()))])
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 async def _answer(ref: Any) -> Any:

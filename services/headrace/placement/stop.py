@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
 _INTERRUPTED = 130
 
@@ -35,6 +37,20 @@ class Stop:
 
     async def wait(self) -> None:
         await self._event.wait()
+
+    async def unless_asked(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Run `work` to its end (True), or give it up when the process is asked to stop first (False)."""
+        task = asyncio.create_task(work)
+        asked = asyncio.create_task(self.wait())
+        try:
+            await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+            return task.done()
+        finally:
+            for each in (task, asked):
+                each.cancel()
+            await asyncio.gather(task, asked, return_exceptions=True)
 
     def _on_signal(self) -> None:
         if self._event.is_set():
