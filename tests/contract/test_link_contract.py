@@ -15,7 +15,7 @@ from headrace.transfer.factory import make_link
 from headrace.transfer.link import END_UNIT, FrameId, Receipt, ReceiptState
 from headrace.transfer.loopback import Switchboard
 
-LINKS = ["loopback", "tcp", "ucx"]
+LINKS = ["loopback", "tcp", "ucx", "nccl"]
 
 
 @pytest.fixture
@@ -197,9 +197,9 @@ def _readable(fd: int) -> bool:
 
 
 def test_links_that_cannot_be_made_say_what_to_do() -> None:
-    with pytest.raises(StartupError, match="ucx, tcp, loopback"):
+    with pytest.raises(StartupError, match="ucx, tcp, nccl, loopback"):
         make_link("pigeon")
-    with pytest.raises(StartupError, match="ucx or tcp"):
+    with pytest.raises(StartupError, match="ucx, tcp or nccl"):
         make_link("loopback")
     with pytest.raises(StartupError, match="cannot listen"):
         make_link("tcp", "203.0.113.7").open()

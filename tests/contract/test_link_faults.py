@@ -17,7 +17,7 @@ from link_peer import FRAME
 from headrace.transfer.factory import make_link
 from headrace.transfer.link import ReceiptState
 
-BETWEEN_PROCESSES = ["tcp", "ucx"]
+BETWEEN_PROCESSES = ["tcp", "ucx", "nccl"]
 HUGE = 128 << 20
 
 

@@ -1,0 +1,172 @@
+"""NcclLink: frames through torch.distributed process groups: NCCL between GPUs, gloo where there is none.
+
+Frames are offered, pulled and acknowledged over TCP as `tcp` does it; only payloads travel in the group, in the order
+in which they are announced there. Owns what connects the two; it knows no torch. See docs/decisions/0008.
+"""
+
+import contextlib
+import os
+import queue
+import selectors
+import socket
+from collections.abc import Callable
+from functools import partial
+
+from headrace.transfer.link import FrameId
+from headrace.transfer.nccl_group import Meeting
+from headrace.transfer.nccl_lane import Channel, Direction, Lane
+from headrace.transfer.tcp import TcpLink
+from headrace.transfer.tcp_connection import Accepted, Connection, Dialed, Posted, ProtocolBreach, _Verb
+
+_NAME_BYTES = 16
+_JOIN_S = 0.5
+# Opens the lane of the group that has this name, for the connection given.
+OpenLane = Callable[[Connection, str], Lane]
+
+
+class Sending(Dialed):
+    """To a peer. It first says the name of the pair's group, then speaks TcpLink's protocol without the payloads."""
+
+    def __init__(self, sock: socket.socket, open_lane: OpenLane) -> None:
+        super().__init__(sock)
+        name = os.urandom(_NAME_BYTES)
+        self.outbox.append(memoryview(name))
+        self._name = name.hex()
+        self._open_lane = open_lane
+        self.lane: Lane | None = None
+
+    def say(self, verb: _Verb, frame: FrameId, nbytes: int = 0, payload: memoryview | None = None) -> None:
+        super().say(verb, frame, nbytes)
+        if payload is not None:
+            self.lane = self.lane or self._open_lane(self, self._name)
+            self.lane.carry(frame, payload)
+
+    def payload_complete(self, frame: FrameId) -> None:
+        """It left; the peer will say that it was taken."""
+
+    def lost(self, reason: str) -> None:
+        _drop(self.lane)
+        super().lost(reason)
+
+
+class Receiving(Accepted):
+    """From a peer. The announcement of a payload puts its buffer in the lane's queue."""
+
+    def __init__(self, sock: socket.socket, posts: dict[FrameId, Posted], open_lane: OpenLane) -> None:
+        super().__init__(sock, posts)
+        self._name = bytearray(_NAME_BYTES)
+        self._target = memoryview(self._name)
+        self._named = False
+        self._on_its_way: set[FrameId] = set()
+        self._open_lane = open_lane
+        self.lane: Lane | None = None
+
+    def _piece_complete(self) -> None:
+        if self._named:
+            super()._piece_complete()
+        else:
+            self._named = True
+            self._target = memoryview(self._head)
+
+    def heard(self, verb: int, frame: FrameId, nbytes: int) -> None:
+        if frame in self._on_its_way:
+            raise ProtocolBreach("the peer spoke of a frame that is on its way")
+        buffer = super().heard(verb, frame, nbytes)
+        if buffer is not None:
+            self._on_its_way.add(frame)
+            self.lane = self.lane or self._open_lane(self, self._name.hex())
+            self.lane.carry(frame, buffer)
+
+    def payload_complete(self, frame: FrameId) -> None:
+        self._on_its_way.remove(frame)
+        super().payload_complete(frame)
+
+    def lost(self, reason: str) -> None:
+        _drop(self.lane)
+        super().lost(reason)
+
+
+def _drop(lane: Lane | None) -> None:
+    if lane is not None:
+        lane.drop()
+
+
+class NcclLink(TcpLink):
+    """A TcpLink whose payloads go through one private group per connection, so per pair of incarnations and direction.
+
+    A group that fails or stalls is discarded with its connection and all that was under way on it; the next send makes
+    a new one. Peers only ever write to a group's own staging memory, so every receipt settles at once.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._meeting = Meeting(host)
+        super().__init__(host)
+        self._host = host
+        self._lanes: list[Lane] = []
+        self._moved: queue.SimpleQueue[tuple[Connection, FrameId | None, str]] = queue.SimpleQueue()
+        self._moved_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._moved_fd, selectors.EVENT_READ)
+
+    @property
+    def address(self) -> str:
+        """host:port of the connections, and the port where groups meet."""
+        return f"{super().address}/{self._meeting.port}"
+
+    def progress(self, timeout_s: float, wake_fd: int) -> None:
+        self._hear_lanes()
+        super().progress(timeout_s, wake_fd)
+        self._hear_lanes()
+        self._settled_early = False
+
+    def close(self) -> None:
+        super().close()
+        for lane in self._lanes:
+            lane.join(_JOIN_S)
+        os.close(self._moved_fd)
+
+    def _dial(self, address: str) -> Dialed:
+        at, _, meeting_port = address.partition("/")
+        port = int(meeting_port)
+        if at not in self._dialed:
+            sock = super()._dial(at).sock
+            host = at.rpartition(":")[0]
+            sending = Sending(sock, lambda connection, name: self._send_lane(connection, host, port, name))
+            self._dialed[at] = sending
+            self._selector.modify(sock, selectors.EVENT_READ, sending)
+        return self._dialed[at]
+
+    def _accept(self) -> None:
+        before = set(self._accepted)
+        super()._accept()
+        for plain in self._accepted - before:
+            receiving = Receiving(plain.sock, self._posts, self._receive_lane)
+            self._accepted = before | {receiving}
+            self._selector.modify(plain.sock, selectors.EVENT_READ, receiving)
+
+    def _send_lane(self, connection: Connection, host: str, port: int, name: str) -> Lane:
+        return self._open(connection, partial(self._meeting.send, host, port, name), Direction.OUT)
+
+    def _receive_lane(self, connection: Connection, name: str) -> Lane:
+        return self._open(connection, partial(self._meeting.receive, name), Direction.IN)
+
+    def _open(self, connection: Connection, channel: Callable[[], Channel], direction: Direction) -> Lane:
+        def report(frame: FrameId | None, reason: str) -> None:
+            self._moved.put((connection, frame, reason))
+            os.eventfd_write(self._moved_fd, 1)
+
+        lane = Lane(channel, direction, report)
+        self._lanes = [*(known for known in self._lanes if known.alive), lane]
+        return lane
+
+    def _hear_lanes(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._moved_fd)
+        while not self._moved.empty():
+            connection, frame, reason = self._moved.get_nowait()
+            if connection not in {*self._dialed.values(), *self._accepted}:
+                continue  # it said so before it was dropped
+            if frame is None:
+                self._drop(connection, reason)
+            else:
+                connection.payload_complete(frame)
+                self._settled_early = True

@@ -1,0 +1,148 @@
+"""Lane: the thread that moves one peer's frames through its channel, whole and in order, in chunks.
+
+Owns the waiting and the fence. It knows neither torch nor sockets, and of a frame only its name and bytes.
+"""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.transfer.link import FrameId
+
+STAGES = 2
+Bytes = NDArray[np.uint8]
+
+
+class Direction(Enum):
+    OUT = "out"
+    IN = "in"
+
+
+class Channel(Protocol):
+    """Moves chunks one way between two processes, in order. Used on one thread, but for `abort`.
+
+    A call that fails leaves a channel of no use. It closes when the last reference goes.
+    """
+
+    @property
+    def stages(self) -> tuple[Bytes, ...]:
+        """STAGES equal arrays of the channel's own; the size of one is the largest chunk."""
+        ...
+
+    def start(self, stage: int, nbytes: int) -> Callable[[], None]:
+        """Begin to move the first bytes of a stage out, or into it. What is returned waits until that is done and
+        raises RuntimeError if it fails, stalls or is aborted. At most STAGES are under way."""
+        ...
+
+    def abort(self) -> None:
+        """From any thread: make everything under way fail now, whatever the peer does."""
+        ...
+
+
+class _Dropped(Exception):
+    """The lane was dropped while a frame was under way."""
+
+
+class Lane:
+    """Opens its channel on its own thread, then carries frames as they are queued.
+
+    report: called on that thread with a frame that is whole, or None and the reason why no more will be.
+
+    Peers see only the channel's stages. A frame's buffer is touched by this process alone and under a lock, so after
+    `drop` returns no byte of any buffer is read or written, and nothing is reported: that is the fence.
+    """
+
+    def __init__(
+        self,
+        open_channel: Callable[[], Channel],
+        direction: Direction,
+        report: Callable[[FrameId | None, str], None],
+    ) -> None:
+        self._open_channel = open_channel
+        self._direction = direction
+        self._report = report
+        self._jobs: queue.SimpleQueue[tuple[FrameId, memoryview] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._dropped = False
+        self._channel: Channel | None = None
+        self._thread = threading.Thread(target=self._run, name="transfer-lane", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def carry(self, frame: FrameId, buffer: memoryview) -> None:
+        self._jobs.put((frame, buffer))
+
+    def drop(self) -> None:
+        """Give up what is queued and under way. Returns within milliseconds. It may be called again."""
+        with self._lock:
+            if self._dropped:
+                return
+            self._dropped = True
+            channel = self._channel
+        self._jobs.put(None)
+        if channel is not None:
+            channel.abort()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread of a dropped lane. One that still waits for its peer to appear ends by itself later."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            channel = self._open_channel()
+            self._touch(partial(self._adopt, channel))
+            while (job := self._jobs.get()) is not None:
+                frame, buffer = job
+                self._move(channel, np.frombuffer(buffer, np.uint8))
+                self._touch(partial(self._report, frame, ""))
+        except _Dropped:
+            return
+        except Exception as error:
+            self._fail(" ".join(str(error).split()))
+        finally:
+            self._channel = None
+
+    def _move(self, channel: Channel, data: Bytes) -> None:
+        """One chunk is copied while the next is on its way."""
+        under_way: deque[tuple[Callable[[], None], Bytes, Bytes]] = deque()
+        size = len(channel.stages[0])
+        for number, begin in enumerate(range(0, len(data), size)):
+            part = data[begin : begin + size]
+            stage = channel.stages[number % STAGES][: len(part)]
+            if self._direction is Direction.OUT:
+                self._touch(partial(np.copyto, stage, part))
+            under_way.append((channel.start(number % STAGES, len(part)), stage, part))
+            if len(under_way) == STAGES:
+                self._land(*under_way.popleft())
+        while under_way:
+            self._land(*under_way.popleft())
+
+    def _land(self, wait: Callable[[], None], stage: Bytes, part: Bytes) -> None:
+        wait()
+        if self._direction is Direction.IN:
+            self._touch(partial(np.copyto, part, stage))
+
+    def _adopt(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def _fail(self, reason: str) -> None:
+        with self._lock:
+            if not self._dropped:
+                self._report(None, reason)
+
+    def _touch(self, act: Callable[[], None]) -> None:
+        """Act while nobody can drop the lane. Raises _Dropped."""
+        with self._lock:
+            if self._dropped:
+                raise _Dropped
+            act()
