@@ -18,19 +18,19 @@ async def open_launcher(placement: str, ray_address: str, keep_as: str = "") -> 
 
     keep_as: the name under which the next launcher finds what this one placed, should this process die.
     """
-    launcher = ProcessLauncher() if placement == "process" else await _ray(ray_address, keep_as)
+    launcher = ProcessLauncher() if placement == "process" else _ray(ray_address, keep_as)
     try:
         yield launcher
     finally:
         await launcher.close()
 
 
-async def _ray(address: str, keep_as: str) -> Launcher:
+def _ray(address: str, keep_as: str) -> Launcher:
     try:
         from headrace.placement.ray_cluster import RayLauncher  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
         raise StartupError("Ray is not installed here.", remedy="pip install 'headrace[ray]'") from None
-    return await RayLauncher.connect(address, configuration.inherited_environment, keep_as=keep_as)
+    return RayLauncher(address, configuration.inherited_environment, keep_as=keep_as)
 
 
 def worker_spec(config: WorkerConfig, threads: int, logs: Path, placement: str, bundle: Bundle) -> ProcessSpec:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from headrace.core.errors import StartupError
-from headrace.placement.fit import shortfall
+from headrace.placement.fit import require_fit
 from headrace.placement.processes import Bundle, Child, ProcessSpec
 
 _ADDRESS = "127.0.0.1"
@@ -20,8 +19,7 @@ class ProcessLauncher:
 
     async def reserve(self, specs: Sequence[ProcessSpec]) -> None:
         for spec in specs:
-            if lacking := shortfall([spec], [Bundle(psutil.cpu_count() or 1)]):
-                raise StartupError(f"This machine is too small: {lacking}", remedy="Ask for less, or place with Ray.")
+            require_fit([spec], [Bundle(psutil.cpu_count() or 1)], "Ask for less, or let Ray place it.")
             spec.log.expanduser().parent.mkdir(parents=True, exist_ok=True)
 
     async def launch(self, spec: ProcessSpec) -> Child:

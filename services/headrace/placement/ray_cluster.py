@@ -7,10 +7,12 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
+import psutil
 import ray
 import structlog
 from ray.exceptions import RayActorError, RayError
@@ -18,7 +20,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headrace.core.errors import StartupError
-from headrace.placement.fit import said, shortfall, together
+from headrace.placement.fit import require_fit, said, together
 from headrace.placement.processes import Bundle, ProcessSpec
 from headrace.placement.ray_actor import Outcome, ProcessActor
 
@@ -31,7 +33,10 @@ _REACH_WITHIN_S = 3.0
 _MACHINE_WITHIN_S = 5.0
 _ACTOR_WITHIN_S = 60.0
 _STOP_SLACK_S = 5.0
+_ASK_FOR_LESS = "Ask for less, or give Ray more machines."
 _TOKEN = "If it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN."
+# We keep no objects in Ray; its default is a third of the memory.
+_OBJECTS_BYTES = 100 * 2**20
 _LOST = -signal.SIGKILL
 
 
@@ -42,49 +47,37 @@ class RayLauncher:
     takes over those that it reserves again and ends the others.
     """
 
-    def __init__(self, thread: ThreadPoolExecutor, inherit: Inherit, keep_as: str, grace_s: float) -> None:
-        """thread: the one that started Ray. On Linux Ray's processes end with it, not with the process."""
-        self._thread = thread
-        self._inherit = inherit
-        self._keep_as = keep_as
-        self._grace_s = grace_s
-        self._groups: dict[str, PlacementGroup] = {}
-        self._actors: dict[str, Any] = {}
-
-    @staticmethod
-    async def connect(address: str, inherit: Inherit, *, keep_as: str = "", grace_s: float = 10.0) -> "RayLauncher":
-        """Join the cluster at `address` (host:port on one of its machines, ray://host:port from elsewhere), or start
-        one on this machine where it is empty. Raises StartupError.
+    def __init__(self, address: str, inherit: Inherit, *, keep_as: str = "", grace_s: float = 10.0) -> None:
+        """address: host:port on a machine of the cluster, ray://host:port from elsewhere; empty: start a Ray here.
 
         inherit: runs where a process is placed; the part of that machine's environment that the process gets under its
         own variables. grace_s: for processes that are found running and not wanted.
         """
-        if address:
-            await _require_reachable(address)
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        thread = ThreadPoolExecutor(1, "ray")
-        try:
-            await asyncio.get_running_loop().run_in_executor(thread, _init, address)
-        except (RayError, OSError, RuntimeError, ValueError) as error:
-            thread.shutdown()
-            sentence = f"Ray {f'at {address}' if address else 'on this machine'} cannot be used: {_reason(error)}."
-            raise StartupError(sentence, remedy=_TOKEN if address else "") from None
-        # Ray's own handler prints a stack; setting ours again takes it off.
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-        return RayLauncher(thread, inherit, keep_as, grace_s)
+        self._address = address
+        self._inherit = inherit
+        self._keep_as = keep_as
+        self._grace_s = grace_s
+        # On Linux the processes of a Ray that we start end with the thread that started them.
+        self._thread = ThreadPoolExecutor(1, "ray")
+        self._joined = False
+        self._groups: dict[str, PlacementGroup] = {}
+        self._actors: dict[str, Any] = {}
 
     async def reserve(self, specs: Sequence[ProcessSpec]) -> None:
-        if lacking := shortfall(specs, await asyncio.to_thread(_machines)):
-            raise StartupError(f"Ray cannot place this: {lacking}", remedy="Ask for less, or add machines to it.")
-        await self._end_unwanted(specs)
+        """As Launcher.reserve. The first one joins or starts Ray, which may itself take seconds."""
+        if not self._address:
+            # Ray takes longer to start than anybody who asks for too much wants to wait.
+            require_fit([_without_gpus(spec) for spec in specs], [Bundle(psutil.cpu_count() or 1)], _ASK_FOR_LESS)
+        await self._join()
+        require_fit(specs, await asyncio.to_thread(_machines), _ASK_FOR_LESS)
+        left = await self._left_over(specs)
         groups = {spec.name: await asyncio.to_thread(_group, spec, self._kept(spec.name)) for spec in specs}
+        try:
+            await _placed(specs, groups)
+        except BaseException:
+            await _remove(group for name, group in groups.items() if self._kept(name) not in left)
+            raise
         self._groups |= groups
-        deadline = asyncio.get_running_loop().time() + _RESERVE_WITHIN_S
-        for spec in specs:
-            left = max(0.0, deadline - asyncio.get_running_loop().time())
-            if not await asyncio.to_thread(groups[spec.name].wait, left):
-                await self._release(groups)
-                raise StartupError(await asyncio.to_thread(_taken, spec), remedy="Free some, or ask for less.")
 
     async def launch(self, spec: ProcessSpec) -> "RayLife":
         try:
@@ -101,11 +94,28 @@ class RayLauncher:
             raise StartupError(f"Ray did not start {spec.name}: {reason}.") from None
 
     async def close(self) -> None:
-        for name in list(self._actors):
-            self._drop(name)
-        await self._release(self._groups)
-        await asyncio.get_running_loop().run_in_executor(self._thread, ray.shutdown)
+        if self._joined:
+            for name in list(self._actors):
+                self._drop(name)
+            await _remove(self._groups.values())
+            await asyncio.get_running_loop().run_in_executor(self._thread, ray.shutdown)
         self._thread.shutdown()
+
+    async def _join(self) -> None:
+        if self._joined:
+            return
+        if self._address:
+            await _require_reachable(self._address)
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, _init, self._address)
+        except (RayError, OSError, RuntimeError, ValueError) as error:
+            place = f"at {self._address}" if self._address else "on this machine"
+            sentence = f"Ray {place} cannot be used: {_reason(error)}."
+            raise StartupError(sentence, remedy=_TOKEN if self._address else "") from None
+        self._joined = True
+        # Ray's own handler prints a stack; setting ours again takes it off.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
     async def _begin(self, spec: ProcessSpec, address: str) -> "RayLife":
         """A life in the actor that is there, which spares Ray's start of another one, or in a new one."""
@@ -127,20 +137,18 @@ class RayLauncher:
         with contextlib.suppress(RayError, KeyError):
             ray.kill(self._actors.pop(name))
 
-    async def _end_unwanted(self, specs: Sequence[ProcessSpec]) -> None:
-        """End what an earlier launcher of our name left and this plan does not have, or has with other needs."""
+    async def _left_over(self, specs: Sequence[ProcessSpec]) -> set[str]:
+        """The groups of an earlier launcher of our name that go on. Those that this plan does not have, or has with
+        other needs, are ended."""
         if not self._keep_as:
-            return
+            return set()
         wanted = {self._kept(spec.name): _bundles(spec) for spec in specs}
-        for name, bundles in (await asyncio.to_thread(_left, self._kept(""))).items():
-            if wanted.get(name) != bundles:
-                log.info("placement.unwanted", name=name)
-                await _clear(name, self._grace_s)
-
-    async def _release(self, groups: Mapping[str, PlacementGroup]) -> None:
-        for name, group in list(groups.items()):
-            self._groups.pop(name, None)
-            await asyncio.to_thread(remove_placement_group, group)
+        left = await asyncio.to_thread(_left, self._kept(""))
+        unwanted = {name for name, bundles in left.items() if wanted.get(name) != bundles}
+        for name in unwanted:
+            log.info("placement.unwanted", name=name)
+            await _clear(name, self._grace_s)
+        return left.keys() - unwanted
 
     def _kept(self, name: str) -> str:
         """The name in Ray of what outlives us; "" where nothing does."""
@@ -187,11 +195,26 @@ class RayLife:
 
 
 def _init(address: str) -> None:
-    own: dict[str, Any] = {} if address else {"include_dashboard": False}
-    quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
-    ray.init(address or "local", namespace=_NAMESPACE, **quiet, **own)
+    quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
+    own = {"num_cpus": psutil.cpu_count() or 1, "object_store_memory": _OBJECTS_BYTES, "include_dashboard": False}
+    options: dict[str, Any] = quiet if address else quiet | own
+    ray.init(address or "local", namespace=_NAMESPACE, **options)
     # What Ray hears of dead actors it prints on standard output whatever it was told. We say it ourselves.
     ray._private.worker._worker_logs_enabled = False
+
+
+async def _placed(specs: Sequence[ProcessSpec], groups: Mapping[str, PlacementGroup]) -> None:
+    """Wait until all groups have their machines. Raises StartupError if that takes too long."""
+    deadline = asyncio.get_running_loop().time() + _RESERVE_WITHIN_S
+    for spec in specs:
+        left = max(0.0, deadline - asyncio.get_running_loop().time())
+        if not await asyncio.to_thread(groups[spec.name].wait, left):
+            raise StartupError(await asyncio.to_thread(_taken, spec), remedy="Free some, or ask for less.")
+
+
+async def _remove(groups: Iterable[PlacementGroup]) -> None:
+    for group in groups:
+        await asyncio.to_thread(remove_placement_group, group)
 
 
 async def _require_reachable(address: str) -> None:
@@ -210,8 +233,11 @@ async def _require_reachable(address: str) -> None:
 
 def _machines() -> list[Bundle]:
     """What each machine of the cluster has, taken or not."""
-    alive = [node["Resources"] for node in _nodes() if node["Alive"]]
-    return [_bundle(resources) for resources in alive]
+    return [_bundle(node["Resources"]) for node in _nodes() if node["Alive"]]
+
+
+def _without_gpus(spec: ProcessSpec) -> ProcessSpec:
+    return replace(spec, bundles=tuple(Bundle(need.cpus) for need in spec.bundles))
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -255,8 +281,9 @@ async def _clear(name: str, grace_s: float) -> None:
 
 
 def _taken(spec: ProcessSpec) -> str:
-    need, free = said(together(spec.bundles)), said(_bundle(ray.available_resources()))  # type: ignore[no-untyped-call]
-    return f"Ray cannot place {spec.name} now: it needs {need} on one machine, and {free} are free in all."
+    need = together(spec.bundles)
+    free = _bundle(ray.available_resources())  # type: ignore[no-untyped-call]
+    return f"{spec.name} needs {said(need)} on one machine of Ray's, and {said(free, need)} are free in all."
 
 
 def _address(group: PlacementGroup) -> str:
