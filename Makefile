@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test check proto tree oracle bench clean
+.PHONY: help install up test check proto tree oracle bench images clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/' | expand -t 12
@@ -45,6 +45,9 @@ oracle: install  ## make the reference tokens anew with transformers (minutes)
 bench: install  ## time to the first token, and KV transfer against a plain socket
 	PYTHONPATH=tests $(BIN)/python tests/bench/first_token.py
 	PYTHONPATH=tests:tests/contract $(BIN)/python tests/bench/transfer.py
+
+images:  ## both images with buildah, started in a chroot
+	deploy/build_images.sh $(ARGS)
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -20,7 +20,7 @@ RUN python3 requirements.py worker > requirements.txt \
  && grep '^torch' requirements.txt > torch.txt \
  && case "${ACCELERATOR}" in \
       cpu) index="${TORCH_CPU_INDEX_URL}" ;; \
-      cuda) index="" && sed -i 's/-cu12/-cu13/' requirements.txt ;; \
+      cuda) index="" ;; \
       *) echo "ACCELERATOR is cpu or cuda, not ${ACCELERATOR}." >&2; exit 1 ;; \
     esac \
  && /opt/headrace/bin/pip install ${index:+--index-url "${index}"} --requirement torch.txt

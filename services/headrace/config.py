@@ -84,7 +84,7 @@ class WorkerConfig(EngineConfig):
     pool: str = Field("", description="worker pool of the configuration file that it belongs to")
     model: CliPositionalArg[str] = Field(_DEFAULT_MODEL, description="alias, directory, .gguf file or hub id")
     role: Literal["prefill", "decode", "local"] = Field("local", description="which jobs it is offered")
-    name: str = Field("", description="name that survives restarts; default: role and process id")
+    name: str = Field("", description="name that survives restarts; default: role, host and process id")
     host: str = Field(LOOPBACK, description="address to listen on, for gRPC and KV pages")
     port: int = Field(0, ge=0, le=65535, description="gRPC port; 0: any free one")
     advertise_host: str = Field("", description="address that others reach it at; default: --host")

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
@@ -45,7 +46,7 @@ _CRIPPLED = 1
 
 async def run(config: WorkerConfig) -> int:
     """Serve until asked to stop (exit code 0) or until it is of no more use (1). Raises StartupError."""
-    name = config.name or f"{config.role}-{os.getpid()}"
+    name = config.name or f"{config.role}-{socket.gethostname()}-{os.getpid()}"
     announce.begin(name, config)
     redis_url = config.redis_url.get_secret_value()
     if not redis_url:
