@@ -59,10 +59,15 @@ def probe_command(pod: Pod, which: str, environment: Mapping[str, str]) -> list[
     wanted = pod.container[which]
     if "exec" in wanted:
         return ["env", *(f"{name}={value}" for name, value in environment.items()), *wanted["exec"]["command"]]
+    return [sys.executable, str(Path(probe.__file__)), json.dumps(probe_target(pod, which))]
+
+
+def probe_target(pod: Pod, which: str) -> dict[str, Any]:
+    """What a probe that is no command asks, with its port as a number."""
+    wanted = pod.container[which]
     numbers = {port["name"]: port["containerPort"] for port in pod.container["ports"]}
     kind = next(kind for kind in ("httpGet", "grpc", "tcpSocket") if kind in wanted)
-    target = {**wanted[kind], "port": numbers.get(wanted[kind]["port"], wanted[kind]["port"])}
-    return [sys.executable, str(Path(probe.__file__)), json.dumps({kind: target})]
+    return {kind: {**wanted[kind], "port": numbers.get(wanted[kind]["port"], wanted[kind]["port"])}}
 
 
 def decoded(secret: Object) -> dict[str, str]:
