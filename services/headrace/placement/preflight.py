@@ -1,11 +1,13 @@
 """Checks before anything starts, so that what cannot work is said in one sentence and not found in a log."""
 
+import asyncio
 import errno
 import socket
 
 from headrace.core.errors import StartupError
 
 _GIB = 2**30
+_REACH_WITHIN_S = 3.0
 
 
 def require_free_port(host: str, port: int, flag: str) -> None:
@@ -22,6 +24,20 @@ def _refusal(error: OSError, host: str, port: int, flag: str) -> tuple[str]:
     if error.errno == errno.EADDRINUSE:
         return (f"Port {port} on {host} is in use. Stop what listens there or choose another with {flag}.",)
     return (f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another address or {flag}.",)
+
+
+async def require_reachable(address: str, what: str, flag: str) -> None:
+    """Raises StartupError if nothing listens at host:port, or nothing answers in time."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise StartupError(f"{address!r} is no address of {what}.", remedy=f"Write {flag} host:port.")
+    try:
+        async with asyncio.timeout(_REACH_WITHIN_S):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+            await writer.wait_closed()
+    except OSError:
+        raise StartupError(f"No {what} answers at {address}.", remedy=f"Start it or correct {flag}.") from None
 
 
 def require_memory(replicas: int, weight_bytes: int, kv_bytes: int, available_bytes: int) -> None:

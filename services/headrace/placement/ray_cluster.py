@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headrace.core.errors import StartupError
 from headrace.placement.fit import require_fit, said, together
+from headrace.placement.preflight import require_reachable
 from headrace.placement.processes import Bundle, ProcessSpec
 from headrace.placement.ray_actor import Outcome, ProcessActor
 
@@ -29,7 +30,6 @@ log = structlog.get_logger()
 Inherit = Callable[[], Mapping[str, str]]
 _NAMESPACE = "headrace"
 _RESERVE_WITHIN_S = 4.0
-_REACH_WITHIN_S = 3.0
 _MACHINE_WITHIN_S = 5.0
 _ACTOR_WITHIN_S = 60.0
 _STOP_SLACK_S = 5.0
@@ -105,7 +105,8 @@ class RayLauncher:
         if self._joined:
             return
         if self._address:
-            await _require_reachable(self._address)
+            # Ray itself would try for a minute and print what it tries.
+            await require_reachable(self._address.removeprefix("ray://"), "Ray", "--ray-address")
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, _init, self._address)
@@ -217,20 +218,6 @@ async def _remove(groups: Iterable[PlacementGroup]) -> None:
         await asyncio.to_thread(remove_placement_group, group)
 
 
-async def _require_reachable(address: str) -> None:
-    """Ray itself would try for a minute and print what it tries."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        async with asyncio.timeout(_REACH_WITHIN_S):
-            _, writer = await asyncio.open_connection(host, int(port))
-        writer.close()
-        await writer.wait_closed()
-    except ValueError:
-        raise StartupError(f"{address!r} is no Ray address.", remedy="Write host:port or ray://host:port.") from None
-    except OSError:
-        raise StartupError(f"No Ray answers at {address}.", remedy="Start it or correct --ray-address.") from None
-
-
 def _machines() -> list[Bundle]:
     """What each machine of the cluster has, taken or not."""
     return [_bundle(node["Resources"]) for node in _nodes() if node["Alive"]]
@@ -296,7 +283,9 @@ def _address(group: PlacementGroup) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+    """The last line: before it Ray tells how it came to that."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else ""
 
 
 async def _answer(ref: Any) -> Any:
