@@ -16,7 +16,8 @@ from headrace.core.ticket import Ticket
 from headrace.transfer.carrier import Side, TransferStatus
 from headrace.transfer.site import TransferOptions
 
-WIRINGS = ["loopback", "tcp", "ucx", "tcp-process", "ucx-process"]
+LINKS = ["loopback", "tcp", "ucx", "nccl"]
+WIRINGS = [*LINKS, "tcp-process", "ucx-process", "nccl-process"]
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ FORGERIES: dict[str, Callable[[Ticket], Ticket]] = {
 
 
 @pytest.mark.parametrize("reason", FORGERIES)
-@pytest.mark.parametrize("wiring", ["loopback", "tcp", "ucx"])
+@pytest.mark.parametrize("wiring", LINKS)
 def test_what_does_not_verify_is_refused(pair: Callable[..., Pair], wiring: str, reason: str) -> None:
     # A sender whose every frame is refused gives up by itself after drain_s.
     made = pair(wiring, options=TransferOptions(drain_s=0.1))
@@ -182,7 +183,7 @@ def test_what_does_not_verify_is_refused(pair: Callable[..., Pair], wiring: str,
 
 
 @pytest.mark.parametrize(("offset", "reason"), [(0, "magic"), (60, "secret"), (-1, "checksum"), (500, "checksum")])
-@pytest.mark.parametrize("wiring", ["loopback", "tcp", "ucx"])
+@pytest.mark.parametrize("wiring", LINKS)
 def test_a_frame_changed_on_the_way_is_refused(
     pair: Callable[..., Pair], wiring: str, offset: int, reason: str
 ) -> None:
@@ -222,7 +223,7 @@ def test_tickets_that_cannot_be_carried_are_refused(pair: Callable[..., Pair]) -
     made.home()
 
 
-@pytest.mark.parametrize("wiring", ["loopback", "tcp", "ucx"])
+@pytest.mark.parametrize("wiring", LINKS)
 def test_a_peer_that_never_comes_ends_at_the_deadline(pair: Callable[..., Pair], wiring: str) -> None:
     made = pair(wiring, options=TransferOptions(drain_s=0.2, linger_s=0.2))
     ticket = made.ticket(8)
@@ -237,7 +238,7 @@ def test_a_peer_that_never_comes_ends_at_the_deadline(pair: Callable[..., Pair],
 
 
 def test_a_sender_whose_receiver_is_nowhere_fails_at_once(pair: Callable[..., Pair]) -> None:
-    for wiring in ("loopback", "tcp", "ucx"):
+    for wiring in LINKS:
         made = pair(wiring)
         ticket = replace(made.ticket(8), address="127.0.0.1:1")
         made.p.send(ticket, 20.0)
@@ -267,7 +268,7 @@ def test_many_transfers_share_few_slabs(pair: Callable[..., Pair], wiring: str) 
 
 
 def test_close_reports_what_is_open_and_ends(pair: Callable[..., Pair]) -> None:
-    for wiring in ("loopback", "tcp", "ucx"):
+    for wiring in LINKS:
         made = pair(wiring)
         ticket = made.ticket(8)
         made.d.receive(ticket, tuple(range(8)), 20.0)

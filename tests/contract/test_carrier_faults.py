@@ -11,6 +11,8 @@ from headrace.core.errors import TransferFailed
 from headrace.transfer.carrier import TransferStatus
 from headrace.transfer.site import TransferOptions
 
+BETWEEN_PROCESSES = ["tcp-process", "ucx-process", "nccl-process"]
+
 
 @pytest.fixture
 def pair() -> Iterator[Callable[..., Pair]]:
@@ -19,7 +21,7 @@ def pair() -> Iterator[Callable[..., Pair]]:
 
 
 @pytest.mark.parametrize("victim", ["sender", "receiver"])
-@pytest.mark.parametrize("wiring", ["tcp-process", "ucx-process"])
+@pytest.mark.parametrize("wiring", BETWEEN_PROCESSES)
 def test_a_peer_killed_inside_a_unit(pair: Callable[..., Pair], wiring: str, victim: str) -> None:
     options = TransferOptions(send_slabs=4, receive_slabs=4)
     made = pair(wiring, HUGE, 8, options, swap=victim == "receiver")
@@ -41,7 +43,7 @@ def test_a_peer_killed_inside_a_unit(pair: Callable[..., Pair], wiring: str, vic
     survivor.wait_sample(SLABS, 8, state="free")
 
 
-@pytest.mark.parametrize("wiring", ["tcp-process", "ucx-process"])
+@pytest.mark.parametrize("wiring", BETWEEN_PROCESSES)
 def test_a_sender_frozen_inside_a_unit(pair: Callable[..., Pair], wiring: str) -> None:
     options = TransferOptions(send_slabs=4, receive_slabs=2, linger_s=0.2)
     made = pair(wiring, HUGE, 8, options)
@@ -71,7 +73,7 @@ def test_a_sender_frozen_inside_a_unit(pair: Callable[..., Pair], wiring: str) -
     assert made.d.contents((4, 5, 6, 7)) == bytes(4 * HUGE.block_bytes)
 
 
-@pytest.mark.parametrize("wiring", ["tcp-process", "ucx-process"])
+@pytest.mark.parametrize("wiring", BETWEEN_PROCESSES)
 def test_a_receiver_frozen_inside_a_unit(pair: Callable[..., Pair], wiring: str) -> None:
     options = TransferOptions(send_slabs=2, receive_slabs=4, drain_s=0.3)
     made = pair(wiring, HUGE, 8, options, swap=True)

@@ -22,7 +22,7 @@ from headrace.transfer.loopback import Switchboard
 from headrace.transfer.site import TransferOptions
 from headrace.transfer.thread import TransferThread
 
-pytestmark = pytest.mark.parametrize("link", ["loopback", "tcp", "ucx"])
+pytestmark = pytest.mark.parametrize("link", ["loopback", "tcp", "ucx", "nccl"])
 QUICK = TransferOptions(drain_s=1.0, linger_s=1.0)
 
 

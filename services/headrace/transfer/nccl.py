@@ -9,6 +9,7 @@ import os
 import queue
 import selectors
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -120,8 +121,9 @@ class NcclLink(TcpLink):
 
     def close(self) -> None:
         super().close()
+        until = time.monotonic() + _JOIN_S
         for lane in self._lanes:
-            lane.join(_JOIN_S)
+            lane.join(max(until - time.monotonic(), 0.0))
         os.close(self._moved_fd)
 
     def _dial(self, address: str) -> Dialed:

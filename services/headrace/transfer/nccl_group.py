@@ -19,11 +19,10 @@ from headrace.core.errors import StartupError
 from headrace.transfer.nccl_lane import STAGES, Bytes, Channel, Direction
 
 _CHUNK_BYTES = 4 << 20
-_MEET = timedelta(seconds=5)
-_STALL = timedelta(seconds=10)
+# Longest that a peer may take to appear, and to move one chunk.
+_LIMIT = timedelta(seconds=5)
 _POLL_S = 0.0001
 _TAG = 0
-_POISON_TAG = 1
 
 
 class _Group(Protocol):
@@ -56,7 +55,7 @@ class Meeting:
                 host,
                 self.port,
                 is_master=True,
-                timeout=_MEET,
+                timeout=_LIMIT,
                 wait_for_workers=False,
                 master_listen_fd=listener.detach(),
             )
@@ -74,7 +73,7 @@ class Meeting:
         return self._join(host, port, name, Direction.OUT)
 
     def _join(self, host: str, port: int, name: str, direction: Direction) -> Channel:
-        store = TCPStore(host, port, is_master=False, timeout=_MEET, wait_for_workers=False)
+        store = TCPStore(host, port, is_master=False, timeout=_LIMIT, wait_for_workers=False)
         private = PrefixStore(name, store)
         return _Nccl(private, direction) if self._on_gpu else _Gloo(private, direction, self._device)
 
@@ -87,7 +86,7 @@ class _Gloo:
         rank, self._peer = (1, 0) if self._out else (0, 1)
         self._tensors = [torch.empty(_CHUNK_BYTES, dtype=torch.uint8) for _ in range(STAGES)]
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices, options._threads, options._timeout = [device], 1, _MEET
+        options._devices, options._threads, options._timeout = [device], 1, _LIMIT
         self._group = cast(_Group, ProcessGroupGloo(store, rank, 2, options))
 
     @property
@@ -99,18 +98,13 @@ class _Gloo:
         work = self._group.send(chunk, self._peer, _TAG) if self._out else self._group.recv(chunk, self._peer, _TAG)
 
         def wait() -> None:
-            work.wait(_STALL)
+            work.wait(_LIMIT)
 
         return wait
 
-    def abort(self) -> None:
-        # gloo's abort() does not wake who waits. A receive that times out closes the pair, and that does.
-        nothing = torch.empty(1, dtype=torch.uint8)
-        try:
-            self._group.recv([nothing], self._peer, _POISON_TAG).wait(timedelta(milliseconds=1))
-        except RuntimeError:
-            return
-        raise AssertionError("nobody sends with this tag")
+    def close(self) -> None:
+        # Its connection closes with the last reference: a peer that waits for us hears of it.
+        del self._group
 
 
 class _Nccl:
@@ -123,7 +117,7 @@ class _Nccl:
         self._on_device = [torch.empty(_CHUNK_BYTES, dtype=torch.uint8, device="cuda") for _ in range(STAGES)]
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = _STALL
+        options._timeout = _LIMIT
         self._group = cast(_Group, dist.ProcessGroupNCCL(store, rank, 2, options))
 
     @property
@@ -142,14 +136,14 @@ class _Nccl:
             done = self._stream.record_event()
 
         def wait() -> None:
-            give_up_at = time.monotonic() + _STALL.total_seconds()
+            give_up_at = time.monotonic() + _LIMIT.total_seconds()
             while not done.query():
                 if time.monotonic() > give_up_at:
-                    self.abort()
                     raise RuntimeError("nothing moved for too long")
                 time.sleep(_POLL_S)
 
         return wait
 
-    def abort(self) -> None:
+    def close(self) -> None:
+        # What is under way would keep the device busy for ever.
         self._group.abort()

@@ -7,15 +7,18 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from enum import Enum
 from functools import partial
 from typing import Protocol
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from headrace.transfer.link import FrameId
 
+_log = structlog.get_logger()
 STAGES = 2
 Bytes = NDArray[np.uint8]
 
@@ -26,10 +29,7 @@ class Direction(Enum):
 
 
 class Channel(Protocol):
-    """Moves chunks one way between two processes, in order. Used on one thread, but for `abort`.
-
-    A call that fails leaves a channel of no use. It closes when the last reference goes.
-    """
+    """Moves chunks one way between two processes, in order. Used on one thread. After a failure it is of no use."""
 
     @property
     def stages(self) -> tuple[Bytes, ...]:
@@ -37,12 +37,14 @@ class Channel(Protocol):
         ...
 
     def start(self, stage: int, nbytes: int) -> Callable[[], None]:
-        """Begin to move the first bytes of a stage out, or into it. What is returned waits until that is done and
-        raises RuntimeError if it fails, stalls or is aborted. At most STAGES are under way."""
+        """Begin to move the first bytes of a stage out, or into it. At most STAGES are under way.
+
+        What is returned waits until that is done. It raises RuntimeError if it fails or takes too long; with a peer
+        that is dead or frozen that may be as late as the limit of a wait, some seconds."""
         ...
 
-    def abort(self) -> None:
-        """From any thread: make everything under way fail now, whatever the peer does."""
+    def close(self) -> None:
+        """Let go of the peer, whatever is under way. Nothing may be called afterwards."""
         ...
 
 
@@ -71,7 +73,6 @@ class Lane:
         self._jobs: queue.SimpleQueue[tuple[FrameId, memoryview] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._dropped = False
-        self._channel: Channel | None = None
         self._thread = threading.Thread(target=self._run, name="transfer-lane", daemon=True)
         self._thread.start()
 
@@ -83,34 +84,26 @@ class Lane:
         self._jobs.put((frame, buffer))
 
     def drop(self) -> None:
-        """Give up what is queued and under way. Returns within milliseconds. It may be called again."""
+        """Give up what is queued and under way. Returns at once. It may be called again."""
         with self._lock:
-            if self._dropped:
-                return
             self._dropped = True
-            channel = self._channel
         self._jobs.put(None)
-        if channel is not None:
-            channel.abort()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread of a dropped lane. One that still waits for its peer to appear ends by itself later."""
+        """Wait for the thread of a dropped lane. What it still waits for may keep it until the limit of that wait."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:
-            channel = self._open_channel()
-            self._touch(partial(self._adopt, channel))
-            while (job := self._jobs.get()) is not None:
-                frame, buffer = job
-                self._move(channel, np.frombuffer(buffer, np.uint8))
-                self._touch(partial(self._report, frame, ""))
+            with closing(self._open_channel()) as channel:
+                while (job := self._jobs.get()) is not None:
+                    frame, buffer = job
+                    self._move(channel, np.frombuffer(buffer, np.uint8))
+                    self._touch(partial(self._report, frame, ""))
         except _Dropped:
             return
         except Exception as error:
-            self._fail(" ".join(str(error).split()))
-        finally:
-            self._channel = None
+            self._fail(error)
 
     def _move(self, channel: Channel, data: Bytes) -> None:
         """One chunk is copied while the next is on its way."""
@@ -132,13 +125,12 @@ class Lane:
         if self._direction is Direction.IN:
             self._touch(partial(np.copyto, part, stage))
 
-    def _adopt(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def _fail(self, reason: str) -> None:
+    def _fail(self, error: Exception) -> None:
         with self._lock:
             if not self._dropped:
-                self._report(None, reason)
+                reason = " ".join(str(error).split())
+                _log.warning("group.broke", direction=self._direction.value, error=reason)
+                self._report(None, "its process group broke")
 
     def _touch(self, act: Callable[[], None]) -> None:
         """Act while nobody can drop the lane. Raises _Dropped."""
