@@ -200,6 +200,7 @@ async def test_closing_leaves_nothing(launcher: Launcher, spec: Specs) -> None:
     for life in lives:
         await life.ready(READY_WITHIN_S)
     await launcher.close()
+    await launcher.close()
     for life in lives:
         await gone(life.pid)
 

@@ -45,4 +45,4 @@ class Launcher(Protocol):
         """Start one life of a reserved spec. Raises StartupError if it cannot be started there."""
 
     async def close(self) -> None:
-        """Give every place back. Lives still running are ended without grace."""
+        """Give every place back. Lives still running are ended without grace. Safe to repeat."""

@@ -57,7 +57,7 @@ class RayLauncher:
         self._inherit = inherit
         self._keep_as = keep_as
         self._grace_s = grace_s
-        # On Linux the processes of a Ray that we start end with the thread that started them.
+        # On Linux the processes of a Ray that we start end with the thread that started them: it has to last.
         self._thread = ThreadPoolExecutor(1, "ray")
         self._joined = False
         self._groups: dict[str, PlacementGroup] = {}
@@ -94,12 +94,13 @@ class RayLauncher:
             raise StartupError(f"Ray did not start {spec.name}: {reason}.") from None
 
     async def close(self) -> None:
-        if self._joined:
-            for name in list(self._actors):
-                self._drop(name)
-            await _remove(self._groups.values())
-            await asyncio.get_running_loop().run_in_executor(self._thread, ray.shutdown)
-        self._thread.shutdown()
+        if not self._joined:
+            return
+        self._joined = False
+        for name in list(self._actors):
+            self._drop(name)
+        await _remove(self._groups.values())
+        await asyncio.get_running_loop().run_in_executor(self._thread, ray.shutdown)
 
     async def _join(self) -> None:
         if self._joined:
@@ -199,9 +200,11 @@ def _init(address: str) -> None:
     quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
     own = {"num_cpus": psutil.cpu_count() or 1, "object_store_memory": _OBJECTS_BYTES, "include_dashboard": False}
     options: dict[str, Any] = quiet if address else quiet | own
-    ray.init(address or "local", namespace=_NAMESPACE, **options)
+    # A call after Ray was lost would start another Ray.
+    ray._private.auto_init_hook.enable_auto_connect = False
     # What Ray hears of dead actors it prints on standard output whatever it was told. We say it ourselves.
     ray._private.worker._worker_logs_enabled = False
+    ray.init(address or "local", namespace=_NAMESPACE, **options)
 
 
 async def _placed(specs: Sequence[ProcessSpec], groups: Mapping[str, PlacementGroup]) -> None:
