@@ -145,3 +145,24 @@ def test_the_receiver_dies_or_freezes_inside_a_frame(
     if sign == signal.SIGSTOP:
         child.process.send_signal(signal.SIGCONT)
         assert child.line() == "FAILED"
+
+
+@pytest.mark.parametrize("name", ["nccl"])
+def test_what_a_frozen_sender_began_is_given_up_in_time(
+    process: Callable[..., LinkProcess], here: OpenLinks, wake: int, name: str
+) -> None:
+    link = here.open()
+    memory = np.zeros(HUGE, dtype=np.uint8)
+    child = process(name, "send", link.address, HUGE)
+    received = link.post(FRAME, memory.data)
+    drive(wake, lambda: bool(memory[HUGE // 8]), link)
+    child.process.send_signal(signal.SIGSTOP)
+    # 1. Its group is discarded by itself, and the buffer is free.
+    drive(wake, settled(received), link)
+    assert (received.state, received.reason) == (ReceiptState.FAILED, "its process group broke")
+    # 2. When it goes on it learns of that, and nothing is written any more.
+    kept = int(memory.sum(dtype=np.int64))
+    child.process.send_signal(signal.SIGCONT)
+    assert child.line() == "FAILED"
+    link.progress(0.05, wake)
+    assert int(memory.sum(dtype=np.int64)) == kept
