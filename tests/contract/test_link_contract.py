@@ -1,7 +1,6 @@
 """One suite for the Link contract over every link."""
 
 import os
-import select
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from headrace.core.errors import StartupError
 from headrace.transfer.factory import make_link
 from headrace.transfer.link import END_UNIT, FrameId, Receipt, ReceiptState
 from headrace.transfer.loopback import Switchboard
+from headrace.transfer.readable import wait_readable
 
 LINKS = ["loopback", "tcp", "ucx", "nccl"]
 
@@ -193,7 +193,7 @@ def test_progress_waits_without_work_and_wakes(links: OpenLinks, wake: int) -> N
 
 
 def _readable(fd: int) -> bool:
-    return bool(select.select([fd], [], [], 0)[0])
+    return bool(wait_readable([fd], 0.0))
 
 
 def test_links_that_cannot_be_made_say_what_to_do() -> None:

@@ -5,11 +5,11 @@ peers do not exist here, closed ones do.
 """
 
 import os
-import select
 import threading
 from dataclasses import dataclass, field
 
 from headrace.transfer.link import FrameId, Receipt, ReceiptState
+from headrace.transfer.readable import wait_readable
 
 
 @dataclass(slots=True)
@@ -122,8 +122,7 @@ class LoopbackLink:
         return receipt
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:
-        readable, _, _ = select.select([self._event, wake_fd], [], [], timeout_s)
-        if self._event in readable:
+        if self._event in wait_readable((self._event, wake_fd), timeout_s):
             os.eventfd_read(self._event)
 
     def close(self) -> None:

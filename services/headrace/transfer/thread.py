@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import queue
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from headrace.core.ticket import Ticket
 from headrace.telemetry.metrics import TransferMetrics
 from headrace.transfer.carrier import Side, TransferReport, TransferStatus
 from headrace.transfer.link import Link, LinkFactory
+from headrace.transfer.readable import wait_readable
 from headrace.transfer.site import Site, TransferOptions
 from headrace.transfer.slabs import SlabPool, SlabState
 from headrace.transfer.transfers import Transfers
@@ -153,7 +153,7 @@ class TransferThread:
         until = min(transfers.due, self._close_by if self._close_by is not None else float("inf"))
         timeout_s = min(max(until - time.monotonic(), 0.0), _LONGEST_WAIT_S)
         if self._broken:
-            select.select([self._wake_fd], [], [], timeout_s)
+            wait_readable((self._wake_fd,), timeout_s)
         else:
             link.progress(timeout_s, self._wake_fd)
         # Cleared before the queue is read: a command queued meanwhile wakes again.

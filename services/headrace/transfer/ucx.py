@@ -7,7 +7,6 @@ was received. UCX cannot cancel a receive from Python: a withdrawn one is comple
 
 import ctypes
 import os
-import select
 import time
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from ucxx._lib.arr import Array
 
 from headrace.core.errors import StartupError
 from headrace.transfer.link import FrameId, Receipt, ReceiptState
+from headrace.transfer.readable import wait_readable
 
 _log = structlog.get_logger()
 _MARKER_BYTES = 16
@@ -134,7 +134,7 @@ class UcxLink:
         settled, self._settled_early = self._settle() or self._settled_early, False
         # arm() refuses if something came in since; the next call sees it.
         if not settled and self._worker.arm():
-            select.select([self._event_fd, wake_fd], [], [], timeout_s)
+            wait_readable((self._event_fd, wake_fd), timeout_s)
             self._worker.progress()
             self._settle()
         self._forget_dead()
@@ -159,7 +159,7 @@ class UcxLink:
             self._settle()
             self._forget_dead()
             if self._worker.arm():
-                select.select([self._event_fd], [], [], left_s)
+                wait_readable((self._event_fd,), left_s)
 
     def _settle_within(self, seconds: float) -> None:
         until = time.monotonic() + seconds
