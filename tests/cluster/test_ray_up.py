@@ -1,0 +1,115 @@
+"""`headrace up --placement ray`: workers as actors of a real Ray on this machine, killed in every way."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from fixtures.cluster import Cluster, eventually, running
+
+RAY = ("--engine=fake", "--placement=ray", "--lease-ttl-s=2", "--lease-every-s=0.5")
+REFUSED_WITHIN_S = 5.0
+# Ray's agents look for a Ray that was killed for a minute before they end.
+SLOW_TO_NOTICE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("ray"), *RAY) as cluster:
+        yield cluster
+
+
+def answer(cluster: Cluster) -> str:
+    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "seed": 7}
+    response = httpx.post(f"{cluster.url}/v1/chat/completions", json=body, timeout=30)
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["message"]["content"])
+
+
+def printed(cluster: Cluster) -> str:
+    """What `up` has said on its terminal since somebody last looked."""
+    assert cluster.process.stdout is not None
+    try:
+        return os.read(cluster.process.stdout.fileno(), 65536).decode()
+    except BlockingIOError:
+        return ""
+
+
+def living(family: list[psutil.Process], *, but: tuple[str, ...] = ()) -> list[psutil.Process]:
+    """Who of the family is left after a while; those left are killed. A zombie only waits for whoever inherited it."""
+
+    def alive() -> list[psutil.Process]:
+        return [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+    try:
+        return eventually(lambda: [each for each in alive() if each.name() not in but], lambda left: not left, 30)
+    finally:
+        for each in alive():
+            each.kill()
+
+
+def test_a_chat_passes_through_workers_that_ray_placed(cluster: Cluster) -> None:
+    assert answer(cluster)
+    assert cluster.metric("headrace_kv_transfer_bytes_total", direction="received") > 0
+    for worker in ("prefill-0", "decode-0"):
+        assert psutil.Process(cluster.pid(worker)).parent().cmdline()[0].startswith("ray::ProcessActor")
+    assert psutil.Process(cluster.pid("frontend")).ppid() == cluster.process.pid
+
+
+@pytest.mark.parametrize(("name", "victim"), [("prefill-0", "worker"), ("decode-0", "actor")])
+def test_a_killed_worker_or_actor_comes_back_as_a_new_incarnation_and_serves(
+    cluster: Cluster, name: str, victim: str
+) -> None:
+    text, dead, pid = answer(cluster), cluster.incarnation(name), cluster.pid(name)
+    printed(cluster)
+
+    os.kill(pid if victim == "worker" else psutil.Process(pid).ppid(), signal.SIGKILL)
+
+    cluster.wait_reborn(name, dead)
+    cluster.wait_ready()
+    assert answer(cluster) == text
+    assert cluster.incarnation(name) != dead
+    # Ray's own words on it stay away.
+    assert [line.split()[:2] for line in printed(cluster).splitlines()] == [["start", name]]
+
+
+def test_a_plan_that_asks_for_what_is_not_there_ends_in_a_sentence() -> None:
+    command = [sys.executable, "-m", "headrace.cli", "up", *RAY, "--port=0", "--grpc-port=0", "--decode=64"]
+    began = time.monotonic()
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert time.monotonic() - began < REFUSED_WITHIN_S
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stderr.startswith("headrace: 64 workers need 64 CPUs, and there are ")
+
+
+def test_ctrl_c_on_the_terminal_stops_everything_quietly(cluster: Cluster) -> None:
+    """A terminal's Ctrl-C reaches Ray's processes too. The last of this cluster."""
+    family = psutil.Process(cluster.process.pid).children(recursive=True)
+    os.killpg(cluster.process.pid, signal.SIGINT)
+    said, _ = cluster.process.communicate(timeout=40)
+    assert cluster.process.returncode == 0
+    assert [line.split()[0] for line in said.splitlines()][-2:] == ["drain", "ended"]
+    log = (cluster.state_file.parent / "up.log").read_text()
+    assert [line for line in log.splitlines() if "process.died" not in line] == []
+    assert living(family) == []
+
+
+def test_a_killed_up_leaves_no_process_of_ray_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace.cli", "up", *RAY, "--local=1", "--port=0", "--grpc-port=0"]
+    with (tmp_path / "up.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+    assert process.stdout is not None
+    with process.stdout:
+        assert any(line.startswith("ready ") for line in process.stdout)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert any("raylet" in child.name() for child in family)
+        process.kill()
+        process.wait()
+    assert living(family, but=SLOW_TO_NOTICE) == []
