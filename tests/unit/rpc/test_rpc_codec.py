@@ -56,7 +56,7 @@ SPECIAL: dict[Any, Callable[[], st.SearchStrategy[Any]]] = {
 }
 FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     sampling.SamplingParams: {
-        "temperature": st.floats(0, 100),
+        "temperature": st.floats(0, 2),
         "top_p": st.floats(0, 1, exclude_min=True),
         "top_k": TOKEN,
         "seed": st.none() | st.integers(-(2**63), 2**63 - 1),
