@@ -117,6 +117,7 @@ class NcclLink(TcpLink):
         self._hear_lanes()
         super().progress(timeout_s, wake_fd)
         self._hear_lanes()
+        self._flush_all()
         self._settled_early = False
 
     def close(self) -> None:
