@@ -2,6 +2,7 @@
 
 import yaml
 
+from headrace.bootstrap.placement import pool_size
 from headrace.config import NAMES, SECTIONS, CheckConfig, effective, read
 from headrace.config_file import load
 
@@ -11,6 +12,8 @@ def run(config: CheckConfig) -> int:
     document = load(config.file, NAMES)
     flags = [f"--config={config.file}"]
     told = {name: effective(read(SECTIONS[name], flags)) for name in document.sections}
-    told |= {f"pool {pool}": effective(read(SECTIONS["worker"], [*flags, f"--pool={pool}"])) for pool in document.pools}
+    for pool in document.pools:
+        worker = effective(read(SECTIONS["worker"], [*flags, f"--pool={pool}"]))
+        told[f"pool {pool}"] = {**pool_size(document, pool).model_dump(), **worker}
     print(yaml.safe_dump(told, sort_keys=False), end="")
     return 0
