@@ -67,5 +67,5 @@ def pairs_of_peers() -> Iterator[Callable[..., Pair]]:
             assert "UCX" not in (errors or ""), errors
     # A thread in the hands of gloo, whose peer is gone, ends at the limit of its wait.
     for thread in set(threading.enumerate()) - before:
-        thread.join(6.0)
+        thread.join(30.0)
     assert set(threading.enumerate()) <= before

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 
+from headrace.telemetry import logs
 from headrace.transfer.factory import make_link
 from headrace.transfer.link import FrameId
 
@@ -37,4 +38,5 @@ def _signal_when_inside(buffer: memoryview, sign: int) -> None:
 
 
 if __name__ == "__main__":
+    logs.setup("link-peer")  # on standard error: standard output speaks to the test
     main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
