@@ -1,6 +1,7 @@
 """`headrace up --placement ray`: workers as actors of a real Ray on this machine, killed in every way."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,6 +55,14 @@ def living(family: list[psutil.Process], *, but: tuple[str, ...] = ()) -> list[p
             each.kill()
 
 
+def files_of_ray(family: list[psutil.Process]) -> Path:
+    """The directory that `up` made for the Ray that it started."""
+    words = [word for each in family if each.name() == "gcs_server" for word in each.cmdline()]
+    logs = next(Path(word.removeprefix("--log_dir=")) for word in words if word.startswith("--log_dir="))
+    assert logs.is_relative_to("/tmp")
+    return logs.parents[1]
+
+
 def test_a_chat_passes_through_workers_that_ray_placed(cluster: Cluster) -> None:
     assert answer(cluster)
     assert cluster.metric("headrace_kv_transfer_bytes_total", direction="received") > 0
@@ -92,6 +101,7 @@ def test_a_plan_that_asks_for_what_is_not_there_ends_in_a_sentence() -> None:
 def test_ctrl_c_on_the_terminal_stops_everything_quietly(cluster: Cluster) -> None:
     """A terminal's Ctrl-C reaches Ray's processes too. The last of this cluster."""
     family = psutil.Process(cluster.process.pid).children(recursive=True)
+    files = files_of_ray(family)
     os.killpg(cluster.process.pid, signal.SIGINT)
     said, _ = cluster.process.communicate(timeout=40)
     assert cluster.process.returncode == 0
@@ -99,6 +109,7 @@ def test_ctrl_c_on_the_terminal_stops_everything_quietly(cluster: Cluster) -> No
     log = (cluster.state_file.parent / "up.log").read_text()
     assert [line for line in log.splitlines() if "process.died" not in line] == []
     assert living(family) == []
+    assert not files.exists()
 
 
 def test_a_killed_up_leaves_no_process_of_ray_behind(tmp_path: Path) -> None:
@@ -109,7 +120,8 @@ def test_a_killed_up_leaves_no_process_of_ray_behind(tmp_path: Path) -> None:
     with process.stdout:
         assert any(line.startswith("ready ") for line in process.stdout)
         family = psutil.Process(process.pid).children(recursive=True)
-        assert any("raylet" in child.name() for child in family)
+        files = files_of_ray(family)
         process.kill()
         process.wait()
     assert living(family, but=SLOW_TO_NOTICE) == []
+    shutil.rmtree(files)

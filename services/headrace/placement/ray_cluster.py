@@ -6,7 +6,9 @@ The only importer of Ray. Connects to a cluster or starts one on this machine; w
 import asyncio
 import contextlib
 import logging
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -59,6 +61,8 @@ class RayLauncher:
         self._grace_s = grace_s
         # On Linux the processes of a Ray that we start end with the thread that started them: it has to last.
         self._thread = ThreadPoolExecutor(1, "ray")
+        # Sockets of a Ray that we start lie there, and their paths may not be long.
+        self._files = "" if address else tempfile.mkdtemp(prefix="ray-", dir="/tmp")
         self._joined = False
         self._groups: dict[str, PlacementGroup] = {}
         self._actors: dict[str, Any] = {}
@@ -67,7 +71,8 @@ class RayLauncher:
         """As Launcher.reserve. The first one joins or starts Ray, which may itself take seconds."""
         if not self._address:
             # Ray takes longer to start than anybody who asks for too much wants to wait.
-            require_fit([_without_gpus(spec) for spec in specs], [Bundle(psutil.cpu_count() or 1)], _ASK_FOR_LESS)
+            cores = [replace(spec, bundles=tuple(Bundle(need.cpus) for need in spec.bundles)) for spec in specs]
+            require_fit(cores, [Bundle(psutil.cpu_count() or 1)], _ASK_FOR_LESS)
         await self._join()
         require_fit(specs, await asyncio.to_thread(_machines), _ASK_FOR_LESS)
         left = await self._left_over(specs)
@@ -94,13 +99,14 @@ class RayLauncher:
             raise StartupError(f"Ray did not start {spec.name}: {reason}.") from None
 
     async def close(self) -> None:
-        if not self._joined:
-            return
-        self._joined = False
-        for name in list(self._actors):
-            self._drop(name)
-        await _remove(self._groups.values())
-        await asyncio.get_running_loop().run_in_executor(self._thread, ray.shutdown)
+        if self._joined:
+            self._joined = False
+            for name in list(self._actors):
+                self._drop(name)
+            await _remove(self._groups.values())
+            await asyncio.get_running_loop().run_in_executor(self._thread, ray.shutdown)
+        if self._files:
+            shutil.rmtree(self._files, ignore_errors=True)
 
     async def _join(self) -> None:
         if self._joined:
@@ -110,7 +116,7 @@ class RayLauncher:
             await require_reachable(self._address.removeprefix("ray://"), "Ray", "--ray-address")
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, _init, self._address)
+            await asyncio.get_running_loop().run_in_executor(self._thread, _init, self._address, self._files)
         except (RayError, OSError, RuntimeError, ValueError) as error:
             place = f"at {self._address}" if self._address else "on this machine"
             sentence = f"Ray {place} cannot be used: {_reason(error)}."
@@ -196,10 +202,10 @@ class RayLife:
         return self._code
 
 
-def _init(address: str) -> None:
+def _init(address: str, files: str) -> None:
     quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
-    own = {"num_cpus": psutil.cpu_count() or 1, "object_store_memory": _OBJECTS_BYTES, "include_dashboard": False}
-    options: dict[str, Any] = quiet if address else quiet | own
+    here = {"include_dashboard": False, "object_store_memory": _OBJECTS_BYTES, "_temp_dir": files}
+    options: dict[str, Any] = quiet if address else quiet | here | {"num_cpus": psutil.cpu_count() or 1}
     # A call after Ray was lost would start another Ray.
     ray._private.auto_init_hook.enable_auto_connect = False
     # What Ray hears of dead actors it prints on standard output whatever it was told. We say it ourselves.
@@ -224,10 +230,6 @@ async def _remove(groups: Iterable[PlacementGroup]) -> None:
 def _machines() -> list[Bundle]:
     """What each machine of the cluster has, taken or not."""
     return [_bundle(node["Resources"]) for node in _nodes() if node["Alive"]]
-
-
-def _without_gpus(spec: ProcessSpec) -> ProcessSpec:
-    return replace(spec, bundles=tuple(Bundle(need.cpus) for need in spec.bundles))
 
 
 def _nodes() -> list[dict[str, Any]]:
