@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from headrace.core.logprobs import TokenLogprob
 from headrace.core.resume import ResumePoint
 from headrace.core.sampling import SamplingParams
 
@@ -45,6 +46,7 @@ Prompt = ChatPrompt | TextPrompt | TokenPrompt
 class GenerateRequest:
     """One generation. id: unique, chosen by the caller's side of the border. cache_salt: isolates prefix reuse.
 
+    priority: lower ones are served first where they compete for a worker, and give way last; 0 is the usual one.
     resume: empty, or `ResumePoint.encode()` from a chunk of an earlier try with the same prompt and sampling;
     only what follows that chunk is generated and returned.
     """
@@ -56,6 +58,7 @@ class GenerateRequest:
     timeout_s: float = DEFAULT_TIMEOUT_S
     cache_salt: str = ""
     resume: bytes = b""
+    priority: int = 0
 
 
 class FinishReason(Enum):
@@ -80,6 +83,8 @@ class Chunk:
 
     position: index among the choice's generated tokens of the first of `token_ids`. Text may lag behind ids
     (an incomplete character, a possible stop string). The last chunk has finish_reason and usage.
+    logprobs: one for each of `token_ids` where sampling.logprobs asks for them, else empty. prompt_logprobs: in a
+    choice's first chunk where sampling.prompt_logprobs asks for them, one for each prompt token but the first.
     """
 
     choice: int
@@ -89,6 +94,8 @@ class Chunk:
     resume: ResumePoint
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

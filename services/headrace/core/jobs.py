@@ -8,6 +8,7 @@ from enum import Enum
 
 from headrace.core.errors import HeadraceError
 from headrace.core.fleet import Load, WorkerInfo, WorkerRef
+from headrace.core.logprobs import TokenLogprob
 from headrace.core.sampling import SamplingParams
 from headrace.core.ticket import Ticket
 
@@ -39,6 +40,7 @@ class Job:
     sampling: resolved (seed and max_tokens set); max_tokens counts all generated tokens, those in `tokens` too.
     root, hashes: chained block hashes of the full blocks of `tokens` (core.blocks), made once by the router.
     timeout_s: seconds the job may still take. ticket: for a prefill job. peer: a decode job's prefill worker.
+    priority: see GenerateRequest.
     """
 
     key: JobKey
@@ -52,6 +54,7 @@ class Job:
     choice: int = 0
     ticket: Ticket | None = None
     peer: WorkerRef | None = None
+    priority: int = 0
 
     @property
     def generated(self) -> int:
@@ -131,6 +134,8 @@ class TokenEvent:
     """Tokens of one job from one step. position: index of the first of them among the generated tokens, from 0.
 
     cached_tokens: prompt tokens that were not computed; meaningful in a job's first event, 0 after it.
+    logprobs: one for each of token_ids, or none at all. prompt_logprobs: in the event of a request's first token,
+    one for each prompt token but the first, where they were asked for.
     """
 
     key: JobKey
@@ -138,6 +143,8 @@ class TokenEvent:
     position: int
     token_ids: tuple[int, ...]
     cached_tokens: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

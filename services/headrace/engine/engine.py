@@ -10,6 +10,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.fleet import Load
 from headrace.core.jobs import Job, JobKey, Outcome
 from headrace.core.layout import KvLayout
+from headrace.core.logprobs import TokenLogprob
 from headrace.core.pages import PagePort
 
 
@@ -38,12 +39,18 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One token of one job. position: index among the request's generated tokens."""
+    """One token of one job. position: index among the request's generated tokens.
+
+    logprob: set where sampling.logprobs asks for it. prompt_logprobs: with a request's first token where
+    sampling.prompt_logprobs asks for them, one for each prompt token but the first.
+    """
 
     key: JobKey
     position: int
     token: int
     cached_tokens: int
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

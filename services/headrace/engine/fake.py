@@ -19,7 +19,7 @@ from headrace.engine.engine import EngineInfo
 from headrace.engine.options import EngineOptions, model_digest, plan_pool, require_memory
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.replica import Replica
-from headrace.engine.runner import Draw, Span
+from headrace.engine.runner import Draw, Drawn, Span
 from headrace.modelfiles.files import ModelFiles
 
 _Marks = npt.NDArray[np.uint32]
@@ -122,19 +122,19 @@ class FakeRunner:
     def pages(self) -> PageMemory:
         return self._pages
 
-    def run(self, spans: list[Span]) -> list[int | HeadraceError | None]:
+    def run(self, spans: list[Span]) -> list[Drawn | HeadraceError]:
         if self._before_step is not None:
             self._before_step()
         return [self._run_span(span) for span in spans]
 
-    def _run_span(self, span: Span) -> int | HeadraceError | None:
+    def _run_span(self, span: Span) -> Drawn | HeadraceError:
         end = span.start + span.count
         digests = self._digests(span.tokens[:end])
         marks = (digests >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
         self._pages.mark(span.blocks, span.start, marks[span.start :])
         if not self._pages.holds(span.blocks, marks):
             return InternalError("A KV page of the context does not hold what its tokens stand for.")
-        return None if span.draw is None else self._draw(span.draw, digests[-1].tobytes())
+        return Drawn(None if span.draw is None else self._draw(span.draw, digests[-1].tobytes()))
 
     def _digests(self, tokens: list[int]) -> npt.NDArray[np.uint64]:
         """One value a token that depends on it and on all before it: a running sum of position-weighted ids."""

@@ -13,7 +13,7 @@ from headrace.core.pages import PagePort
 from headrace.core.vocabulary import Vocabulary
 from headrace.engine.engine import Admission, EngineInfo, Finished, Progress, Sampled, StepOutput
 from headrace.engine.prefix_cache import PrefixCache
-from headrace.engine.runner import Draw, Runner, Span
+from headrace.engine.runner import Draw, Drawn, Runner, Span
 from headrace.engine.schedule import Schedule
 from headrace.engine.sequence import Sequence, State, outcome_of
 
@@ -88,8 +88,8 @@ class Replica:
                     finished.append(self._fail(sequence, result))
                     continue
                 self._computed(sequence, count, progress)
-                if result is not None:
-                    self._drawn(sequence, result, sampled, finished)
+                if result.token is not None:
+                    self._drawn(sequence, result.token, result, sampled, finished)
         stored, evicted = self._cache.drain()
         return StepOutput(
             tuple(sampled), tuple(progress), tuple(finished), stored, evicted, self._load(), idle=not shares
@@ -124,7 +124,7 @@ class Replica:
     def _span(self, sequence: Sequence, count: int) -> Span:
         draw = None
         if count == sequence.pending:
-            draw = Draw(sequence.job.sampling, sequence.job.choice, sequence.position)
+            draw = Draw(sequence.job.sampling, sequence.job.choice, sequence.history)
         return Span(sequence.tokens, sequence.computed, count, sequence.blocks, draw)
 
     def _computed(self, sequence: Sequence, count: int, progress: list[Progress]) -> None:
@@ -134,9 +134,11 @@ class Replica:
             blocks = tuple(sequence.blocks[: blocks_for(sequence.computed)])
             progress.append(Progress(sequence.job.key, sequence.computed, blocks))
 
-    def _drawn(self, sequence: Sequence, token: int, sampled: list[Sampled], finished: list[Finished]) -> None:
+    def _drawn(
+        self, sequence: Sequence, token: int, drawn: Drawn, sampled: list[Sampled], finished: list[Finished]
+    ) -> None:
         key = sequence.job.key
-        sampled.append(Sampled(key, sequence.position, token, sequence.take_cached_tokens()))
+        sampled.append(Sampled(key, sequence.position, token, sequence.take_cached_tokens(), drawn.logprob))
         self._append(sequence, token)
         outcome = sequence.outcome
         if sequence.job.kind is JobKind.PREFILL:

@@ -3,21 +3,31 @@
 Owns nothing itself. A runner knows pages, positions and sampling; it knows no job, schedule or pool.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.core.errors import HeadraceError
+from headrace.core.logprobs import TokenLogprob
 from headrace.core.sampling import SamplingParams
+from headrace.engine.history import TokenHistory
 from headrace.engine.page_memory import PageMemory
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Asks for one token. Its noise is a function of (sampling.seed, choice, position, token) alone."""
+    """Asks for one token. Its noise is a function of (sampling.seed, choice, position, token) alone.
+
+    history: the sequence's tokens so far, whose end is the end of the span.
+    """
 
     sampling: SamplingParams
     choice: int
-    position: int
+    history: TokenHistory
+
+    @property
+    def position(self) -> int:
+        """Index of the token to draw among the generated ones."""
+        return self.history.generated
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,8 @@ class Span:
     """One sequence's share of a step: compute tokens[start : start + count] on top of what stands before.
 
     tokens: all that are known. blocks: the pages of the first start + count tokens, in order. draw: set if and
-    only if the span reaches the last known token and a next one is wanted.
+    only if the span reaches the last known token and a next one is wanted. score: how many alternatives to report
+    for each known token that follows one of the span's; None reports nothing.
     """
 
     tokens: list[int]
@@ -33,6 +44,19 @@ class Span:
     count: int
     blocks: list[int]
     draw: Draw | None
+    score: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What became of a span. token: None where none was asked for. logprob: of `token`, where its sampling asks.
+
+    scored: where the span asks, the logprobs of tokens[start + 1 : start + count + 1], as far as those are known.
+    """
+
+    token: int | None
+    logprob: TokenLogprob | None = None
+    scored: tuple[TokenLogprob, ...] = field(default=())
 
 
 class Runner(Protocol):
@@ -41,7 +65,7 @@ class Runner(Protocol):
     @property
     def pages(self) -> PageMemory: ...
 
-    def run(self, spans: list[Span]) -> list[int | HeadraceError | None]:
-        """Compute all spans in one batch. Per span: the drawn token, None where none was asked for, or the error
-        that fails this span alone. Spans never share a page that one of them writes."""
+    def run(self, spans: list[Span]) -> list[Drawn | HeadraceError]:
+        """Compute all spans in one batch. Per span: what was drawn, or the error that fails this span alone.
+        Spans never share a page that one of them writes."""
         ...

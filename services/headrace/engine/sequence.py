@@ -9,6 +9,7 @@ from enum import Enum
 from headrace.core.blocks import BLOCK_TOKENS, block_hash
 from headrace.core.jobs import Job, JobKind, Outcome
 from headrace.core.vocabulary import Vocabulary
+from headrace.engine.history import TokenHistory
 from headrace.engine.prefix_cache import Entry
 
 
@@ -33,6 +34,7 @@ class Sequence:
     job: Job
     tokens: list[int]
     hashes: list[bytes]
+    history: TokenHistory
     state: State = State.WAITING
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
@@ -44,7 +46,9 @@ class Sequence:
 
     @staticmethod
     def of(job: Job) -> "Sequence":
-        return Sequence(job, list(job.tokens), list(job.hashes[: len(job.tokens) // BLOCK_TOKENS]))
+        tokens = list(job.tokens)
+        hashes = list(job.hashes[: len(tokens) // BLOCK_TOKENS])
+        return Sequence(job, tokens, hashes, TokenHistory(tokens, job.prompt_len))
 
     @property
     def pending(self) -> int:

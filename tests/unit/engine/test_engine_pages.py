@@ -8,8 +8,9 @@ from headrace.core.errors import InternalError
 from headrace.core.layout import KvLayout
 from headrace.core.sampling import SamplingParams
 from headrace.engine.fake import FakeRunner, MarkedPages
+from headrace.engine.history import TokenHistory
 from headrace.engine.page_memory import PageMemory
-from headrace.engine.runner import Draw, Span
+from headrace.engine.runner import Draw, Drawn, Span
 
 LAYOUT = KvLayout(3, 2, 4, 16, "bfloat16")
 DIGEST = b"0123456789abcdef"
@@ -52,9 +53,9 @@ class Fakes:
         self.runner = FakeRunner(self.pages, VOCABULARY, 128, DIGEST, stop_after=None, before_step=None)
 
     def run(self, tokens: list[int], start: int, blocks: list[int]) -> object:
-        draw = Draw(SamplingParams(seed=1), 0, 0)
+        draw = Draw(SamplingParams(seed=1), 0, TokenHistory(tokens, len(tokens)))
         (result,) = self.runner.run([Span(tokens, start, len(tokens) - start, blocks, draw)])
-        return result
+        return result.token if isinstance(result, Drawn) else result
 
 
 def _filled() -> tuple[Fakes, list[int], bytearray]:

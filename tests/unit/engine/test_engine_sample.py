@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.sampling import SamplingParams
+from headrace.engine.history import TokenHistory
 from headrace.engine.philox import philox
 from headrace.engine.runner import Draw
 from headrace.engine.sample import draw_token, gumbel, sample, survivors
@@ -27,7 +28,7 @@ def test_philox_known_answers(counter: str, key: str, words: str) -> None:
 
 
 def _draw(position: int = 0, choice: int = 0, **sampling: object) -> Draw:
-    return Draw(SamplingParams(**{"seed": 1, **sampling}), choice, position)  # type: ignore[arg-type]
+    return Draw(SamplingParams(**{"seed": 1, **sampling}), choice, TokenHistory([0] * (position + 1), 1))  # type: ignore[arg-type]
 
 
 def _logits(seed: int, size: int = 1000) -> np.ndarray:

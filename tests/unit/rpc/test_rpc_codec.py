@@ -20,10 +20,12 @@ from headrace.rpc.codec import fleet as fleet_codec
 from headrace.rpc.codec import generation as generation_codec
 from headrace.rpc.codec import jobs as jobs_codec
 from headrace.rpc.codec import route as route_codec
+from headrace.rpc.codec import sampling as sampling_codec
 from headrace.rpc.v1 import fleet_pb2, inference_pb2, worker_pb2
 
 U32 = st.integers(0, 2**32 - 1)
 TOKEN = st.integers(0, 2**31 - 1)
+SIGNED = st.integers(-(2**31), 2**31 - 1)
 TOKENS = st.lists(TOKEN, max_size=8).map(tuple)
 SECONDS = st.floats(0.001, 1e6)
 LEAVES: dict[Any, st.SearchStrategy[Any]] = {
@@ -54,26 +56,39 @@ SPECIAL: dict[Any, Callable[[], st.SearchStrategy[Any]]] = {
     resume.ResumePoint: resume_points,
     jobs.Ending: endings_without_error,
 }
+
 FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     sampling.SamplingParams: {
         "temperature": st.floats(0, 2),
         "top_p": st.floats(0, 1, exclude_min=True),
         "top_k": TOKEN,
         "seed": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "min_p": st.floats(0, 1),
+        "presence_penalty": st.floats(-2, 2),
+        "frequency_penalty": st.floats(-2, 2),
+        "repetition_penalty": st.floats(0.01, 100),
+        "logit_bias": st.lists(st.tuples(TOKEN, st.floats(-100, 100)), max_size=3).map(tuple),
+        "allowed_token_ids": st.none() | TOKENS.filter(bool),
+        "bad_words": st.lists(st.text(min_size=1, max_size=5), max_size=3).map(tuple),
+        "bad_word_ids": st.lists(TOKENS.filter(bool), max_size=3).map(tuple),
+        "min_tokens": st.just(0) | st.just(1),
         "max_tokens": st.none() | st.integers(1, 2**31 - 1),
+        "logprobs": st.none() | st.integers(0, 20),
+        "prompt_logprobs": st.none() | st.integers(0, 20),
         "stop": st.lists(st.text(min_size=1, max_size=5), max_size=16).map(tuple),
         "stop_token_ids": TOKENS,
     },
     generation.GenerateRequest: {
         "id": st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=128),
         "timeout_s": SECONDS,
+        "priority": SIGNED,
     },
     generation.TokenPrompt: {"token_ids": TOKENS},
     generation.Chunk: {"token_ids": TOKENS},
     generation.Tokenized: {"token_ids": TOKENS},
     generation.ModelCard: {"created": st.integers(0, 2**62)},
     jobs.JobKey: {"request": st.text(min_size=1, max_size=12)},
-    jobs.Job: {"tokens": TOKENS.filter(bool), "prompt_len": st.just(1), "timeout_s": SECONDS},
+    jobs.Job: {"tokens": TOKENS.filter(bool), "prompt_len": st.just(1), "timeout_s": SECONDS, "priority": SIGNED},
     jobs.TokenEvent: {"token_ids": TOKENS},
     jobs.Activate: {"first_token": TOKEN},
 }
@@ -93,15 +108,15 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         known = FIELDS.get(hint, {})
         return st.builds(hint, **known, **{name: of(hints[name]) for name in hints.keys() - known.keys()})
     parts = typing.get_args(hint)
-    if typing.get_origin(hint) is tuple:
-        return st.lists(of(parts[0]), max_size=3).map(tuple)
-    return st.one_of(*map(of, parts))
+    if typing.get_origin(hint) is not tuple:
+        return st.one_of(*map(of, parts))
+    return st.lists(of(parts[0]), max_size=3).map(tuple) if parts[-1] is Ellipsis else st.tuples(*map(of, parts))
 
 
 ROUND_TRIPS: list[tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = [
     (generation.GenerateRequest, generation_codec.encode_request, generation_codec.decode_request),
     (generation.Prompt, generation_codec.encode_prompt, generation_codec.decode_prompt),
-    (sampling.SamplingParams, generation_codec.encode_sampling, generation_codec.decode_sampling),
+    (sampling.SamplingParams, sampling_codec.encode_sampling, generation_codec.decode_sampling),
     (generation.Chunk, generation_codec.encode_chunk, generation_codec.decode_chunk),
     (generation.Tokenized, generation_codec.encode_tokenized, generation_codec.decode_tokenized),
     (tuple[generation.ModelCard, ...], generation_codec.encode_models, generation_codec.decode_models),
@@ -168,10 +183,10 @@ def test_absent_fields_are_defaults() -> None:
 
 def test_zero_is_not_absent() -> None:
     message = inference_pb2.SamplingParams(temperature=0.0, seed=0)
-    decoded = generation_codec.decode_sampling(message)
+    decoded = sampling_codec.decode_sampling(message)
     assert decoded.greedy
     assert decoded.seed == 0
-    assert generation_codec.decode_sampling(inference_pb2.SamplingParams()).seed is None
+    assert sampling_codec.decode_sampling(inference_pb2.SamplingParams()).seed is None
 
 
 TEXT = inference_pb2.Prompt(text="x")
@@ -192,9 +207,9 @@ MALFORMED: list[tuple[str, Callable[[Any], Any], Any]] = [
         generation_codec.decode_prompt,
         inference_pb2.Prompt(tokens=inference_pb2.TokenPrompt(token_ids=[2**31])),
     ),
-    ("temperature", generation_codec.decode_sampling, inference_pb2.SamplingParams(temperature=-1)),
-    ("temperature", generation_codec.decode_sampling, inference_pb2.SamplingParams(temperature=math.nan)),
-    ("max_tokens", generation_codec.decode_sampling, inference_pb2.SamplingParams(max_tokens=0)),
+    ("temperature", sampling_codec.decode_sampling, inference_pb2.SamplingParams(temperature=-1)),
+    ("temperature", sampling_codec.decode_sampling, inference_pb2.SamplingParams(temperature=math.nan)),
+    ("max_tokens", sampling_codec.decode_sampling, inference_pb2.SamplingParams(max_tokens=0)),
     ("resume", generation_codec.decode_chunk, inference_pb2.Chunk(resume=b"?")),
     ("lacks its ref", fleet_codec.decode_info, fleet_pb2.WorkerInfo()),
     ("lacks its source", jobs_codec.decode_ticket, worker_pb2.Granted().ticket),
@@ -220,7 +235,7 @@ UNSENDABLE: list[tuple[Callable[[Any], Any], Any]] = [
     (generation_codec.encode_prompt, generation.ChatPrompt((generation.Message("user", "\udfff"),))),
     (generation_codec.encode_prompt, generation.TokenPrompt((-1,))),
     (generation_codec.encode_prompt, generation.TokenPrompt((2**31,))),
-    (generation_codec.encode_sampling, sampling.SamplingParams(stop=("\ud800",))),
+    (sampling_codec.encode_sampling, sampling.SamplingParams(stop=("\ud800",))),
     (route_codec.encode_explain, "\ud800"),
     (attach.encode_command, jobs.Activate(jobs.JobKey("r", 0), -1)),
     (attach.encode_command, jobs.Hello("router", "", -1)),

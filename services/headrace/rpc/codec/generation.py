@@ -18,7 +18,7 @@ from headrace.core.generation import (
     Usage,
 )
 from headrace.core.resume import ResumePoint
-from headrace.core.sampling import SamplingParams
+from headrace.rpc.codec.sampling import decode_logprobs, decode_sampling, encode_logprobs, encode_sampling
 from headrace.rpc.codec.values import EnumCodec, part, refusing, token_ids
 from headrace.rpc.v1 import inference_pb2 as pb
 
@@ -37,6 +37,7 @@ def encode_request(request: GenerateRequest) -> pb.GenerateRequest:
         timeout_s=request.timeout_s,
         cache_salt=request.cache_salt,
         resume=request.resume,
+        priority=request.priority,
     )
 
 
@@ -54,6 +55,7 @@ def decode_request(message: pb.GenerateRequest) -> GenerateRequest:
         timeout_s=timeout_s,
         cache_salt=message.cache_salt,
         resume=message.resume,
+        priority=message.priority,
     )
 
 
@@ -87,33 +89,6 @@ def decode_prompt(message: pb.Prompt) -> Prompt:
             raise InvalidRequest("The prompt is empty.", remedy="Set one of chat, text and tokens.")
 
 
-@refusing("The sampling parameters")
-def encode_sampling(sampling: SamplingParams) -> pb.SamplingParams:
-    return pb.SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        seed=sampling.seed,
-        max_tokens=sampling.max_tokens,
-        stop=sampling.stop,
-        stop_token_ids=sampling.stop_token_ids,
-        ignore_eos=sampling.ignore_eos,
-    )
-
-
-def decode_sampling(message: pb.SamplingParams) -> SamplingParams:
-    return SamplingParams(
-        temperature=message.temperature if message.HasField("temperature") else 1.0,
-        top_p=message.top_p if message.HasField("top_p") else 1.0,
-        top_k=message.top_k,
-        seed=message.seed if message.HasField("seed") else None,
-        max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
-        stop=tuple(message.stop),
-        stop_token_ids=token_ids(message.stop_token_ids),
-        ignore_eos=message.ignore_eos,
-    )
-
-
 @refusing("The chunk")
 def encode_chunk(chunk: Chunk) -> pb.Chunk:
     return pb.Chunk(
@@ -124,6 +99,8 @@ def encode_chunk(chunk: Chunk) -> pb.Chunk:
         resume=chunk.resume.encode(),
         finish_reason=_FINISH.encode(chunk.finish_reason) if chunk.finish_reason else pb.FINISH_REASON_UNSPECIFIED,
         usage=_encode_usage(chunk.usage) if chunk.usage else None,
+        logprobs=encode_logprobs(chunk.logprobs),
+        prompt_logprobs=encode_logprobs(chunk.prompt_logprobs),
     )
 
 
@@ -136,6 +113,8 @@ def decode_chunk(message: pb.Chunk) -> Chunk:
         resume=ResumePoint.decode(message.resume),
         finish_reason=_FINISH.decode(message.finish_reason) if message.finish_reason else None,
         usage=_decode_usage(message.usage) if message.HasField("usage") else None,
+        logprobs=decode_logprobs(message.logprobs),
+        prompt_logprobs=decode_logprobs(message.prompt_logprobs),
     )
 
 

@@ -7,7 +7,7 @@ from headrace.core.jobs import Ending, Job, JobKey, JobKind, Outcome, TokenEvent
 from headrace.core.ticket import Ticket
 from headrace.rpc.codec.failures import decode_error, encode_error
 from headrace.rpc.codec.fleet import decode_layout, decode_ref, encode_layout, encode_ref
-from headrace.rpc.codec.generation import decode_sampling, encode_sampling
+from headrace.rpc.codec.sampling import decode_logprobs, decode_sampling, encode_logprobs, encode_sampling
 from headrace.rpc.codec.values import EnumCodec, part, refusing, token_ids
 from headrace.rpc.v1 import ticket_pb2, worker_pb2
 
@@ -78,6 +78,7 @@ def encode_job(job: Job) -> worker_pb2.Job:
         choice=job.choice,
         ticket=encode_ticket(job.ticket) if job.ticket else None,
         peer=encode_ref(job.peer) if job.peer else None,
+        priority=job.priority,
     )
 
 
@@ -99,6 +100,7 @@ def decode_job(message: worker_pb2.Job) -> Job:
         choice=message.choice,
         ticket=decode_ticket(message.ticket) if message.HasField("ticket") else None,
         peer=decode_ref(message.peer) if message.HasField("peer") else None,
+        priority=message.priority,
     )
 
 
@@ -109,6 +111,8 @@ def encode_token_event(event: TokenEvent) -> worker_pb2.TokenEvent:
         position=event.position,
         token_ids=token_ids(event.token_ids),
         cached_tokens=event.cached_tokens,
+        logprobs=encode_logprobs(event.logprobs),
+        prompt_logprobs=encode_logprobs(event.prompt_logprobs),
     )
 
 
@@ -119,6 +123,8 @@ def decode_token_event(message: worker_pb2.TokenEvent) -> TokenEvent:
         position=message.position,
         token_ids=token_ids(message.token_ids),
         cached_tokens=message.cached_tokens,
+        logprobs=decode_logprobs(message.logprobs),
+        prompt_logprobs=decode_logprobs(message.prompt_logprobs),
     )
 
 

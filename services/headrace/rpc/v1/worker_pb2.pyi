@@ -99,7 +99,7 @@ class JobKey(_message.Message):
     def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("key", "kind", "tokens", "prompt_len", "sampling", "root", "hashes", "timeout_s", "choice", "ticket", "peer")
+    __slots__ = ("key", "kind", "tokens", "prompt_len", "sampling", "root", "hashes", "timeout_s", "choice", "ticket", "peer", "priority")
     KEY_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class Job(_message.Message):
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     key: JobKey
     kind: JobKind
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -122,7 +123,8 @@ class Job(_message.Message):
     choice: int
     ticket: _ticket_pb2.Ticket
     peer: _fleet_pb2.WorkerRef
-    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., kind: _Optional[_Union[JobKind, str]] = ..., tokens: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., timeout_s: _Optional[float] = ..., choice: _Optional[int] = ..., ticket: _Optional[_Union[_ticket_pb2.Ticket, _Mapping]] = ..., peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ...) -> None: ...
+    priority: int
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., kind: _Optional[_Union[JobKind, str]] = ..., tokens: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., timeout_s: _Optional[float] = ..., choice: _Optional[int] = ..., ticket: _Optional[_Union[_ticket_pb2.Ticket, _Mapping]] = ..., peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("info", "load")
@@ -151,18 +153,22 @@ class Busy(_message.Message):
     def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., retry_after_s: _Optional[float] = ...) -> None: ...
 
 class TokenEvent(_message.Message):
-    __slots__ = ("key", "choice", "position", "token_ids", "cached_tokens")
+    __slots__ = ("key", "choice", "position", "token_ids", "cached_tokens", "logprobs", "prompt_logprobs")
     KEY_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     key: JobKey
     choice: int
     position: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     cached_tokens: int
-    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., choice: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    logprobs: _containers.RepeatedCompositeFieldContainer[_inference_pb2.TokenLogprob]
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[_inference_pb2.TokenLogprob]
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., choice: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_inference_pb2.TokenLogprob, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_inference_pb2.TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class Ending(_message.Message):
     __slots__ = ("key", "outcome", "error")
