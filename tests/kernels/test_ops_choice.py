@@ -14,10 +14,9 @@ from torch._subclasses import FakeTensorMode
 from headrace.core.layout import KvLayout
 from headrace.engine import ops
 from headrace.engine.batch import make_batch
-from headrace.engine.models.llama import Llama
+from headrace.engine.build import load_model
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.runner import Span
-from headrace.engine.weights.load import Weights
 
 LAYOUT = KvLayout(CONFIG.layers, CONFIG.kv_heads, CONFIG.head_dim, 16, "float32")
 BLOCKS = 6
@@ -36,7 +35,8 @@ layout = KvLayout(layers=1, kv_heads=2, head_dim=8, block_tokens=16, dtype="floa
 kv = ops.PagedKv(torch.zeros((1, 4, layout.page_bytes), dtype=torch.uint8), layout, torch.float32)
 batch = make_batch([Span([1, 2, 3], 2, 1, [3], None)], layout)
 kv.write(0, batch.slots, torch.ones(1, 2, 8), torch.ones(1, 2, 8))
-assert ops.attention(torch.ones(1, 4, 8), kv, 0, batch.contexts, batch.rows).shape == (8, 32)
+spec = ops.AttentionSpec(1.0)
+assert ops.attention(torch.ones(1, 4, 8), kv, 0, spec, batch.contexts, rows=batch.rows).shape == (8, 32)
 unit = torch.empty((1, 2, layout.page_bytes), dtype=torch.uint8)
 ops.pack_pages(torch.zeros((1, 4, layout.page_bytes), dtype=torch.uint8), torch.tensor([3, 0]), unit)
 """
@@ -54,7 +54,7 @@ def on_cpu_tensors(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> Ite
 
 def _run(directory: Path) -> tuple[Tensor, Tensor]:
     """Logits and pages after a chunk of one sequence, then one token of it beside one of another."""
-    model = Llama(CONFIG, Weights(tiny_files(directory), torch.float32), 512, torch.float32)
+    model = load_model(tiny_files(directory), torch.float32, 512)
     memory = torch.from_numpy(PageMemory(LAYOUT, BLOCKS).bytes)
     kv = ops.PagedKv(memory, LAYOUT, torch.float32)
     steps = [

@@ -68,7 +68,7 @@ def _contexts(spans: list[Span], layout: KvLayout) -> Iterable[ops.Context]:
 
 
 def _context(first: int, spans: list[Span], layout: KvLayout) -> ops.Context:
-    """Spans of equal count. Shorter contexts are padded with their own first page, which the mask hides."""
+    """Spans of equal count. Shorter contexts are padded with their own first page, which masks hide."""
     rows, size = spans[0].count, layout.block_tokens
     pages = max(blocks_for(span.start + rows, size) for span in spans)
     table = torch.tensor([(span.blocks + [span.blocks[0]] * pages)[:pages] for span in spans])
@@ -76,5 +76,4 @@ def _context(first: int, spans: list[Span], layout: KvLayout) -> ops.Context:
     head = torch.arange(layout.kv_heads)[None, None, :, None]
     gather = (table[None, :, None, :] * layout.kv_heads + head) * 2 + side
     last = torch.tensor([span.start for span in spans])[:, None] + torch.arange(rows)
-    mask = torch.arange(pages * size) <= last[:, :, None]
-    return ops.Context(first, len(spans), rows, table, last[:, -1] + 1, gather.flatten(), mask[:, None])
+    return ops.Context(first, len(spans), rows, table, last[:, -1] + 1, gather.flatten(), last)

@@ -3,40 +3,57 @@
 Owns the choice of architecture and the order: check memory, load weights, allocate pages.
 """
 
+from collections.abc import Callable
+
 import structlog
 import torch
 
 from headrace.core.errors import StartupError
 from headrace.core.vocabulary import Vocabulary
 from headrace.engine.engine import EngineInfo
-from headrace.engine.models.llama import Llama
+from headrace.engine.models.decoder import Decoder
+from headrace.engine.models.gemma2 import load_gemma2
+from headrace.engine.models.gemma3 import load_gemma3
+from headrace.engine.models.llama import load_llama
+from headrace.engine.models.mistral import load_mistral
+from headrace.engine.models.mixtral import load_mixtral
+from headrace.engine.models.phi3 import load_phi3
+from headrace.engine.models.qwen2 import load_qwen2
+from headrace.engine.models.qwen3 import load_qwen3
+from headrace.engine.models.qwen3_moe import load_qwen3_moe
+from headrace.engine.models.rope import rope_recipe
 from headrace.engine.options import EngineOptions, model_digest, plan_pool, require_memory
 from headrace.engine.page_memory import PageMemory
+from headrace.engine.parallel import ALONE, Parallel
 from headrace.engine.replica import Replica
 from headrace.engine.torch_runner import TorchRunner
 from headrace.engine.weights.load import DTYPES, Weights, weight_bytes
-from headrace.modelfiles.files import ModelFiles
+from headrace.modelfiles.files import ModelConfig, ModelFiles
 
-_ARCHITECTURES = {"llama": Llama}
+LOADERS: dict[str, Callable[[ModelConfig, Weights, int], Decoder]] = {
+    "llama": load_llama,
+    "mistral": load_mistral,
+    "qwen2": load_qwen2,
+    "qwen3": load_qwen3,
+    "gemma2": load_gemma2,
+    "gemma3_text": load_gemma3,
+    "phi3": load_phi3,
+    "mixtral": load_mixtral,
+    "qwen3_moe": load_qwen3_moe,
+}
 
 
 def build_engine(files: ModelFiles, vocabulary: Vocabulary, options: EngineOptions) -> Replica:
     """Loads the model; takes seconds. Raises StartupError if it does not fit or is not supported."""
-    architecture = _ARCHITECTURES.get(files.config.architecture)
-    if architecture is None:
-        raise StartupError(
-            f"Architecture {files.config.architecture!r} of model {files.name} is not supported.",
-            remedy=f"Choose a model of {', '.join(_ARCHITECTURES)}.",
-        )
     if options.threads:
         torch.set_num_threads(options.threads)
     size = plan_pool(files.config, options)
     dtype = DTYPES[size.layout.dtype]
     pool_bytes = size.num_blocks * size.layout.block_bytes
     require_memory({"weights": weight_bytes(files, dtype), "KV pages": pool_bytes})
-    model = architecture(files.config, Weights(files, dtype), size.max_model_len, dtype)
+    model = load_model(files, dtype, size.max_model_len)
     runner = TorchRunner(model, PageMemory(size.layout, size.num_blocks), dtype)
-    digest = model_digest(files, size.layout.dtype)
+    digest = model_digest(files, size.layout.dtype, "kv plain" + rope_recipe(files.config, size.max_model_len))
     info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
     structlog.get_logger().info(
         "engine.ready", model=files.name, dtype=size.layout.dtype, blocks=size.num_blocks, context=size.max_model_len
@@ -48,3 +65,17 @@ def build_engine(files: ModelFiles, vocabulary: Vocabulary, options: EngineOptio
         token_budget=options.max_num_batched_tokens,
         prefix_caching=options.enable_prefix_caching,
     )
+
+
+def load_model(files: ModelFiles, dtype: torch.dtype, length: int, parallel: Parallel = ALONE) -> Decoder:
+    """One rank's share of the model, for contexts of up to `length` tokens; takes seconds.
+
+    Raises StartupError if the architecture is not supported, the files are broken, or the ranks cannot share it.
+    """
+    load = LOADERS.get(files.config.architecture)
+    if load is None:
+        raise StartupError(
+            f"Architecture {files.config.architecture!r} of model {files.name} is not supported.",
+            remedy=f"Choose a model of {', '.join(LOADERS)}.",
+        )
+    return load(files.config, Weights(files, dtype, parallel), length)

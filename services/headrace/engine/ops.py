@@ -1,10 +1,10 @@
 """Tensor operations of a model's forward pass: the one place that picks kernels.
 
-Owns the arithmetic on tensors: Triton's kernels where a tensor lies on a GPU, plain torch elsewhere. It knows no
-weights' names, sequences or schedule.
+Owns the arithmetic on KV pages: Triton's kernels where a tensor lies on a GPU and there is one, plain torch elsewhere.
+It knows no weights, sequences or schedule.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,12 +18,25 @@ ROW_MULTIPLE = 8
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What is a layer's own in its attention.
+
+    scale: factor of query x key. window: a query sees the last `window` tokens, itself among them; 0: all of them.
+    softcap: scores s become softcap x tanh(s / softcap); 0: they stay.
+    """
+
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """One attention call of a step, the same for every layer: `batch` sequences of `rows` query tokens each.
 
     first_token: the batch's first row among the step's tokens. table: [batch, blocks]; lengths: [batch] tokens.
     gather: rows of PagedKv.heads that hold the context, [K,V][sequence][kv head][page].
-    mask: [batch, 1, rows or 1, tokens], True where a query may look.
+    positions: [batch, rows], of the queries. Layers of the same window share a mask, made for the first of them.
     """
 
     first_token: int
@@ -32,7 +45,23 @@ class Context:
     table: Tensor
     lengths: Tensor
     gather: Tensor
-    mask: Tensor
+    positions: Tensor
+    _masks: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def mask(self, tokens: int, window: int, group: int) -> Tensor:
+        """[batch, 1, group x rows, tokens], True where a query may look; of one row a sequence 1 for group x rows.
+
+        tokens: what the pages of `table` hold. group: query heads of a KV head.
+        """
+        key = (window, 1 if self.rows == 1 else group)
+        if key not in self._masks:
+            self._masks[key] = self._mask(tokens, window).repeat(1, 1, key[1], 1)
+        return self._masks[key]
+
+    def _mask(self, tokens: int, window: int) -> Tensor:
+        places, last = torch.arange(tokens, device=self.positions.device), self.positions[:, None, :, None]
+        seen = places <= last
+        return seen & (places > last - window) if window else seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,46 +108,58 @@ def picks_triton(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-def attention(queries: Tensor, kv: PagedKv, layer: int, contexts: list[Context], rows: int) -> Tensor:
+def attention(
+    queries: Tensor, kv: PagedKv, layer: int, spec: AttentionSpec, contexts: list[Context], *, rows: int
+) -> Tensor:
     """Grouped-query attention of a step's tokens over their paged contexts.
 
     queries: [token, head, dim]. Returns [rows, head x dim]; rows past the last token are zero.
     """
     out = queries.new_zeros(rows, queries.shape[1] * queries.shape[2])
+    plain = not spec.window and not spec.softcap
     for context in contexts:
         these = slice(context.first_token, context.first_token + context.batch * context.rows)
-        if context.rows == 1 and picks_triton(queries):
-            _decode(queries[these], kv, layer, context, out[these])
+        if context.rows == 1 and plain and picks_triton(queries):
+            _decode(queries[these], kv, layer, spec, context, out=out[these])
         else:
-            out[these] = _attend(queries[these], kv, layer, context)
+            out[these] = _attend(queries[these], kv, layer, spec, context)
     return out
 
 
-def _decode(queries: Tensor, kv: PagedKv, layer: int, context: Context, out: Tensor) -> None:
+def _decode(queries: Tensor, kv: PagedKv, layer: int, spec: AttentionSpec, context: Context, *, out: Tensor) -> None:
     from headrace_kernels.paged_decode import paged_decode  # noqa: PLC0415 - absent on machines without a GPU
 
     paged_decode(
-        queries,
-        kv.pages[layer],
-        context.table,
-        context.lengths,
-        scale=queries.shape[2] ** -0.5,
-        out=out.view(queries.shape),
+        queries, kv.pages[layer], context.table, context.lengths, scale=spec.scale, out=out.view(queries.shape)
     )
 
 
-def _attend(queries: Tensor, kv: PagedKv, layer: int, context: Context) -> Tensor:
+def _attend(queries: Tensor, kv: PagedKv, layer: int, spec: AttentionSpec, context: Context) -> Tensor:
     """The queries that share one KV head count as rows of one call, so pages are gathered once a KV head."""
     kv_heads, dim = kv.layout.kv_heads, kv.layout.head_dim
     group = queries.shape[1] // kv_heads
     grouped = queries.reshape(context.batch, context.rows, kv_heads, group, dim).permute(0, 2, 3, 1, 4)
+    grouped = grouped.reshape(context.batch, kv_heads, group * context.rows, dim)
     keys, values = kv.heads[layer].index_select(0, context.gather).view(2, context.batch, kv_heads, -1, dim)
-    mask = context.mask if context.rows == 1 else context.mask.repeat(1, 1, group, 1)
-    attended = functional.scaled_dot_product_attention(
-        grouped.reshape(context.batch, kv_heads, group * context.rows, dim), keys, values, attn_mask=mask
-    )
+    mask = context.mask(keys.shape[2], spec.window, group)
+    if spec.softcap:
+        attended = _capped_attention(grouped, keys, values, mask, spec)
+    else:
+        attended = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=spec.scale)
     ungrouped = attended.view(context.batch, kv_heads, group, context.rows, dim).permute(0, 3, 1, 2, 4)
     return ungrouped.reshape(context.batch * context.rows, -1)
+
+
+def _capped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, spec: AttentionSpec) -> Tensor:
+    """Attention with soft-capped scores (Gemma 2, arXiv 2408.00118), in float32 between the two products."""
+    scores = (queries @ keys.transpose(2, 3)).float() * spec.scale
+    weights = soft_cap(scores, spec.softcap).masked_fill(~mask, -torch.inf).softmax(-1)
+    return weights.to(values.dtype) @ values
+
+
+def soft_cap(values: Tensor, cap: float) -> Tensor:
+    """cap x tanh(values / cap)."""
+    return (values / cap).tanh() * cap
 
 
 def pack_pages(pool: Tensor, blocks: Tensor, unit: Tensor) -> None:
@@ -142,33 +183,6 @@ def unpack_pages(unit: Tensor, pool: Tensor, blocks: Tensor) -> None:
         page_pack.unpack_pages(unit, pool, blocks)
     else:
         pool.index_copy_(1, blocks, unit)
-
-
-def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm, in float32 inside."""
-    wide = hidden.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * (wide * scale).to(hidden.dtype)
-
-
-def rotate(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Rotary position embedding over halves. states: [token, head, dim]; cosines, sines: [token, 1, dim]."""
-    first, second = states.chunk(2, dim=-1)
-    return states * cosines + torch.cat((-second, first), dim=-1) * sines
-
-
-def rope_tables(theta: float, dim: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for positions 0..length, [position, 1, dim], computed in float32."""
-    frequencies = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
-    angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def gated(gate_up: Tensor) -> Tensor:
-    """silu(gate) x up, of the two halves of a row."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
 
 
 def padded_rows(count: int) -> int:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.modelfiles.digest import content_hash
-from headrace.modelfiles.files import ModelConfig, ModelFiles, TensorEntry
+from headrace.modelfiles.files import Experts, ModelConfig, ModelFiles, RopeScaling, TensorEntry
 
-_VERSION = 1
+_VERSION = 2
 _MODEL = "model.json"
 
 
@@ -89,7 +89,7 @@ def _from_document(document: dict[str, Any], sources: Sequence[Path], tokenizer:
     )
     return ModelFiles(
         name="",
-        config=ModelConfig(**document["config"]),
+        config=_config(document["config"]),
         tensors=tensors,
         tokenizer_json=tokenizer,
         chat_template=document["chat_template"],
@@ -99,3 +99,15 @@ def _from_document(document: dict[str, Any], sources: Sequence[Path], tokenizer:
         stop_ids=tuple(document["stop_ids"]),
         digest=bytes.fromhex(document["digest"]),
     )
+
+
+def _config(row: dict[str, Any]) -> ModelConfig:
+    """JSON knows no tuples and no classes."""
+    nested: dict[str, Any] = {"rope_scaling": RopeScaling(**_tuples(row["rope_scaling"]))}
+    if row["experts"] is not None:
+        nested["experts"] = Experts(**_tuples(row["experts"]))
+    return ModelConfig(**(_tuples(row) | nested))
+
+
+def _tuples(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}

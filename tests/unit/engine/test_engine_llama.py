@@ -7,38 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+from fixtures.paged_model import PagedModel, kv_layout
 from fixtures.tiny_model import CONFIG, tiny_files, tiny_weights
 
-from headrace.core.layout import KvLayout
-from headrace.engine.batch import make_batch
-from headrace.engine.models.llama import Llama
-from headrace.engine.ops import PagedKv
-from headrace.engine.page_memory import PageMemory
 from headrace.engine.runner import Span
-from headrace.engine.weights.load import Weights
 from headrace.modelfiles.files import ModelConfig
 
 TIED = replace(CONFIG, tied_embeddings=True)
-LAYOUT = KvLayout(CONFIG.layers, CONFIG.kv_heads, CONFIG.head_dim, 16, "float32")
+LAYOUT = kv_layout(CONFIG)
 TOKENS = [3 + (7 * index) % 290 for index in range(77)]
 # Scattered and out of order, so that no page is where a contiguous cache would have it.
 BLOCKS = [11, 2, 14, 5, 8]
 TOLERANCE = 1e-4
 
 
-class Paged:
-    """The model with a page memory, driven by hand."""
-
-    def __init__(self, directory: Path, config: ModelConfig = CONFIG) -> None:
-        self.model = Llama(config, Weights(tiny_files(directory, config), torch.float32), 512, torch.float32)
-        self.memory = PageMemory(LAYOUT, 16)
-        self.kv = PagedKv(torch.from_numpy(self.memory.bytes), LAYOUT, torch.float32)
-
-    def run(self, *spans: Span) -> torch.Tensor:
-        """Logits of all the spans' tokens."""
-        with torch.inference_mode():
-            batch = make_batch(list(spans), LAYOUT)
-            return self.model.logits(self.model.forward(batch, self.kv))[: batch.tokens]
+def _paged(directory: Path, config: ModelConfig = CONFIG) -> PagedModel:
+    return PagedModel(tiny_files(directory, config))
 
 
 def _span(start: int, count: int, tokens: list[int] = TOKENS, blocks: list[int] = BLOCKS) -> Span:
@@ -74,23 +58,23 @@ def _reference(config: ModelConfig = CONFIG) -> Any:
 def test_logits_equal_transformers(tmp_path: Path, config: ModelConfig) -> None:
     with torch.inference_mode():
         expected = _reference(config)(torch.tensor([TOKENS])).logits[0]
-    torch.testing.assert_close(Paged(tmp_path, config).run(_span(0, 77)), expected, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(_paged(tmp_path, config).run(_span(0, 77)), expected, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("cuts", [[16, 32, 77], [1, 2, 3, 77], [76, 77], list(range(1, 78))], ids=str)
 def test_chunks_equal_the_whole(tmp_path: Path, cuts: list[int]) -> None:
-    whole, chunked = Paged(tmp_path).run(_span(0, 77)), Paged(tmp_path)
+    whole, chunked = _paged(tmp_path).run(_span(0, 77)), _paged(tmp_path)
     pieces = [chunked.run(_span(start, end - start)) for start, end in zip([0, *cuts], cuts, strict=False)]
     torch.testing.assert_close(torch.cat(pieces), whole, atol=TOLERANCE, rtol=0)
 
 
 def test_pages_may_lie_anywhere(tmp_path: Path) -> None:
-    here, there = Paged(tmp_path), Paged(tmp_path)
+    here, there = _paged(tmp_path), _paged(tmp_path)
     assert torch.equal(here.run(_span(0, 77)), there.run(_span(0, 77, blocks=[0, 1, 2, 3, 4])))
 
 
 def test_a_batch_of_mixed_spans_equals_each_alone(tmp_path: Path) -> None:
-    together, alone = Paged(tmp_path), Paged(tmp_path)
+    together, alone = _paged(tmp_path), _paged(tmp_path)
     others = [index + 5 for index in TOKENS]
     for model in (together, alone):
         model.run(_span(0, 40))
@@ -101,7 +85,7 @@ def test_a_batch_of_mixed_spans_equals_each_alone(tmp_path: Path) -> None:
 
 
 def test_copied_pages_continue_alike(tmp_path: Path) -> None:
-    source, target = Paged(tmp_path), Paged(tmp_path)
+    source, target = _paged(tmp_path), _paged(tmp_path)
     source.run(_span(0, 76))
     buffer = bytearray(5 * LAYOUT.block_bytes)
     source.memory.read(BLOCKS, memoryview(buffer))
@@ -112,7 +96,7 @@ def test_copied_pages_continue_alike(tmp_path: Path) -> None:
 
 def test_a_page_is_laid_out_as_the_contract_says(tmp_path: Path) -> None:
     """[layer][block][kv head][K,V][token][dim]: the values of token 3 in head 1 stand where the layout puts them."""
-    paged = Paged(tmp_path)
+    paged = _paged(tmp_path)
     paged.run(_span(0, 20))
     buffer = bytearray(LAYOUT.block_bytes)
     paged.memory.read([BLOCKS[0]], memoryview(buffer))

@@ -1,9 +1,10 @@
-"""Tensor encodings: the bytes of one tensor in a model file to float32 values.
+"""Tensor encodings: the bytes of one tensor in a model file, or of a part of it, to float32 values.
 
 Owns ggml's block formats and the plain floats (ggml-quants.h is the source of the former). It knows no layer.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,22 +18,50 @@ _Floats = npt.NDArray[np.float32]
 _BLOCK_VALUES = 32
 
 
-def read_tensor(entry: TensorEntry) -> _Floats:
-    """A tensor's values in its shape, with GGUF's row permutation undone. Raises StartupError for a broken file."""
-    decode = _DECODERS.get(entry.encoding)
-    if decode is None:
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """`values` numbers stand in `nbytes` bytes; decode takes whole blocks, one after another."""
+
+    values: int
+    nbytes: int
+    decode: Callable[[_Bytes], _Floats]
+
+
+def read_tensor(entry: TensorEntry, rows: slice = slice(None), columns: slice = slice(None)) -> _Floats:
+    """Rows and columns of a tensor as float32, with GGUF's row permutation undone. No other bytes are read.
+
+    A tensor of one dimension has `columns` only. Permuted rows must be those of whole heads. Raises StartupError for
+    a broken file.
+    """
+    encoding = ENCODINGS.get(entry.encoding)
+    if encoding is None:
         raise StartupError(
             f"Tensor {entry.name} is encoded as {entry.encoding}, which is not supported.",
-            remedy=f"Use a file with {', '.join(_DECODERS)}.",
+            remedy=f"Use a file with {', '.join(ENCODINGS)}.",
         )
     try:
-        raw = np.memmap(entry.path, dtype=np.uint8, mode="r", offset=entry.offset, shape=(entry.nbytes,))
-        values = decode(raw).reshape(entry.shape)
+        values = _decoded(entry, encoding, rows, columns)
     except (OSError, ValueError) as error:
         raise StartupError(
             f"Tensor {entry.name} cannot be read from {entry.path}: {error}.", remedy="Fetch the model again."
         ) from error
-    return _unpermute(values, entry.permuted_heads) if entry.permuted_heads else values
+    if entry.permuted_heads:
+        values = _unpermute(values, entry.permuted_heads * values.shape[0] // entry.shape[0])
+    return values if len(entry.shape) > 1 else values[0]
+
+
+def _decoded(entry: TensorEntry, encoding: Encoding, rows: slice, columns: slice) -> _Floats:
+    """[row, column]. Whole blocks around the wanted columns are decoded, and cut."""
+    width = entry.shape[-1]
+    raw = np.memmap(entry.path, dtype=np.uint8, mode="r", offset=entry.offset, shape=(entry.nbytes,))
+    lines = raw.reshape(-1, width // encoding.values * encoding.nbytes)
+    if len(lines) * width != np.prod(entry.shape):
+        raise ValueError(f"{entry.nbytes} bytes do not hold the shape {entry.shape}")
+    start, stop, _ = columns.indices(width)
+    first, last = start // encoding.values, -(-stop // encoding.values)
+    blocks = np.ascontiguousarray(lines[rows, first * encoding.nbytes : last * encoding.nbytes])
+    values = encoding.decode(blocks.reshape(-1)).reshape(len(blocks), (last - first) * encoding.values)
+    return values[:, start - first * encoding.values : stop - first * encoding.values]
 
 
 def _unpermute(values: _Floats, heads: int) -> _Floats:
@@ -71,10 +100,10 @@ def _q4_1(raw: _Bytes) -> _Floats:
     return nibbles
 
 
-_DECODERS: dict[str, Callable[[_Bytes], _Floats]] = {
-    "F32": _f32,
-    "F16": _f16,
-    "BF16": _bf16,
-    "Q8_0": _q8_0,
-    "Q4_1": _q4_1,
+ENCODINGS: dict[str, Encoding] = {
+    "F32": Encoding(1, 4, _f32),
+    "F16": Encoding(1, 2, _f16),
+    "BF16": Encoding(1, 2, _bf16),
+    "Q8_0": Encoding(_BLOCK_VALUES, 2 + _BLOCK_VALUES, _q8_0),
+    "Q4_1": Encoding(_BLOCK_VALUES, 4 + _BLOCK_VALUES // 2, _q4_1),
 }

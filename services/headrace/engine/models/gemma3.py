@@ -1,0 +1,12 @@
+"""The text model of Gemma 3 (arXiv 2503.19786): Gemma with norms of queries and keys, a window in five layers of six,
+and another rotary base in those."""
+
+from headrace.engine.models.decoder import Decoder
+from headrace.engine.models.gemma import load_gemma
+from headrace.engine.weights.load import Weights
+from headrace.modelfiles.files import ModelConfig
+
+
+def load_gemma3(config: ModelConfig, weights: Weights, length: int) -> Decoder:
+    """See load_gemma. Pages outside a window stay, hidden by the mask."""
+    return load_gemma(config, weights, length, query_key_norms=True)

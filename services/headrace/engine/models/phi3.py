@@ -1,0 +1,30 @@
+"""Phi 3, 3.5 and 4 (arXiv 2404.14219): Llama whose checkpoints fuse query, key and value, and gate and up, into one
+matrix each; rotary embedding over a part of the head, and longrope, where the configuration says so."""
+
+from headrace.engine.models.attention import Projections
+from headrace.engine.models.decoder import Block, Decoder
+from headrace.engine.models.feed_forward import ACTIVATIONS, FeedForward
+from headrace.engine.models.pre_norm import load_pre_norm
+from headrace.engine.weights.load import Weights
+from headrace.modelfiles.files import ModelConfig
+
+
+def load_phi3(config: ModelConfig, weights: Weights, length: int) -> Decoder:
+    """See load_pre_norm. Pages outside a window stay, hidden by the mask."""
+    return load_pre_norm(config, weights, length, block=_feed_forward, projections=_projections)
+
+
+def _projections(config: ModelConfig, weights: Weights, name: str) -> Projections:
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    qkv = weights.fused(f"{name}qkv_proj.weight", (queries, keys, keys), config.hidden_size)
+    return Projections(qkv, None, weights.take(f"{name}o_proj.weight", (config.hidden_size, queries), shard=1), None)
+
+
+def _feed_forward(config: ModelConfig, weights: Weights, index: int) -> Block:
+    name, inner, hidden = f"model.layers.{index}.mlp.", config.intermediate_size, config.hidden_size
+    return FeedForward(
+        gate_up=weights.fused(f"{name}gate_up_proj.weight", (inner, inner), hidden),
+        down=weights.take(f"{name}down_proj.weight", (hidden, inner), shard=1),
+        activation=ACTIVATIONS[config.activation],
+        parallel=weights.parallel,
+    )

@@ -1,0 +1,80 @@
+"""The plain pre-norm decoder: what Llama, Mistral, Qwen and the mixtures of experts share.
+
+Owns the tensors' names of a layer. What differs between architectures comes as arguments and in the configuration.
+"""
+
+from collections.abc import Callable
+
+from headrace.engine.models.attention import (
+    Attention,
+    Projections,
+    attention_spec,
+    query_key_weight,
+    rank_heads,
+    take_projections,
+)
+from headrace.engine.models.decoder import Block, Decoder, Layer
+from headrace.engine.models.feed_forward import take_feed_forward
+from headrace.engine.models.head import take_ends
+from headrace.engine.models.norms import RmsNorm
+from headrace.engine.models.rope import rope_tables
+from headrace.engine.weights.load import Weights
+from headrace.modelfiles.files import ModelConfig
+
+TakeBlock = Callable[[ModelConfig, Weights, int], Block]
+TakeProjections = Callable[[ModelConfig, Weights, str], Projections]
+
+
+def dense(config: ModelConfig, weights: Weights, index: int) -> Block:
+    """The feed-forward of layer `index`."""
+    return take_feed_forward(config, weights, f"model.layers.{index}.mlp.")
+
+
+def load_pre_norm(
+    config: ModelConfig,
+    weights: Weights,
+    length: int,
+    *,
+    block: TakeBlock = dense,
+    projections: TakeProjections = take_projections,
+    query_key_norms: bool = False,
+) -> Decoder:
+    """This rank's share. length: positions that the rotary tables cover. Raises StartupError for tensors that are
+    missing, misshapen or left over."""
+    layers = tuple(
+        _layer(config, weights, index, block=block, projections=projections, query_key_norms=query_key_norms)
+        for index in range(config.layers)
+    )
+    norm = RmsNorm(weights.take("model.norm.weight", (config.hidden_size,)), config.norm_eps)
+    embedding, head = take_ends(config, weights)
+    return Decoder(embedding, layers, norm, head, (rope_tables(config, length, weights.dtype),))
+
+
+def _layer(
+    config: ModelConfig,
+    weights: Weights,
+    index: int,
+    *,
+    block: TakeBlock,
+    projections: TakeProjections,
+    query_key_norms: bool,
+) -> Layer:
+    name = f"model.layers.{index}."
+    before, after = (
+        RmsNorm(weights.take(f"{name}{norm}_layernorm.weight", (config.hidden_size,)), config.norm_eps)
+        for norm in ("input", "post_attention")
+    )
+    heads, attention = rank_heads(config, weights.parallel), f"{name}self_attn."
+    norm = RmsNorm(query_key_weight(heads, config, weights, attention), config.norm_eps) if query_key_norms else None
+    return Layer(
+        norms=(before, after),
+        attention=Attention(
+            index,
+            heads,
+            projections(config, weights, attention),
+            norm,
+            attention_spec(config, index),
+            weights.parallel,
+        ),
+        feed_forward=block(config, weights, index),
+    )

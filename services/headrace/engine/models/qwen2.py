@@ -1,0 +1,14 @@
+"""Qwen 2 and 2.5 (arXiv 2407.10671, 2412.15115): Llama with biases of queries, keys and values.
+
+Some checkpoints give their upper layers a sliding window.
+"""
+
+from headrace.engine.models.decoder import Decoder
+from headrace.engine.models.pre_norm import load_pre_norm
+from headrace.engine.weights.load import Weights
+from headrace.modelfiles.files import ModelConfig
+
+
+def load_qwen2(config: ModelConfig, weights: Weights, length: int) -> Decoder:
+    """See load_pre_norm. Pages outside a window stay, hidden by the mask."""
+    return load_pre_norm(config, weights, length)
