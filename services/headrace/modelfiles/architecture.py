@@ -8,42 +8,74 @@ from pathlib import Path
 
 from headrace.core.errors import StartupError
 from headrace.modelfiles.files import ModelConfig, TensorEntry
+from headrace.modelfiles.support import ARCHITECTURES
 
-SUPPORTED = ("llama",)
 _IGNORED_SUFFIX = ".rotary_emb.inv_freq"  # written by old versions of transformers; follows from rope_theta
 _LM_HEAD = "lm_head.weight"
 
-
-def require_supported(architecture: str, path: Path) -> None:
-    """Raises StartupError unless `architecture` can be run."""
-    if architecture not in SUPPORTED:
-        raise StartupError(
-            f"{path} holds a model of architecture {architecture!r}, which is not supported.",
-            remedy=f"Supported: {', '.join(SUPPORTED)}.",
-        )
+Shapes = dict[str, tuple[int, ...]]
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: ModelConfig) -> Shapes:
     """Every tensor of the model by name, with its shape as [out, in]."""
-    hidden, ffn = config.hidden_size, config.intermediate_size
-    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    layer = {
-        "input_layernorm": (hidden,),
-        "self_attn.q_proj": (queries, hidden),
-        "self_attn.k_proj": (keys, hidden),
-        "self_attn.v_proj": (keys, hidden),
-        "self_attn.o_proj": (hidden, queries),
-        "post_attention_layernorm": (hidden,),
-        "mlp.gate_proj": (ffn, hidden),
-        "mlp.up_proj": (ffn, hidden),
-        "mlp.down_proj": (hidden, ffn),
-    }
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
+    shapes: Shapes = {"model.embed_tokens.weight": (config.vocab_size, config.hidden_size)}
     for index in range(config.layers):
-        shapes |= {f"model.layers.{index}.{part}.weight": shape for part, shape in layer.items()}
-    shapes["model.norm.weight"] = (hidden,)
+        parts = _norms(config) | _attention(config) | _block(config, index)
+        shapes |= {f"model.layers.{index}.{part}": shape for part, shape in parts.items()}
+    shapes["model.norm.weight"] = (config.hidden_size,)
     if not config.tied_embeddings:
-        shapes[_LM_HEAD] = (config.vocab_size, hidden)
+        shapes[_LM_HEAD] = (config.vocab_size, config.hidden_size)
+    return shapes
+
+
+def _norms(config: ModelConfig) -> Shapes:
+    architecture = ARCHITECTURES[config.architecture]
+    names = ["input_layernorm", "post_attention_layernorm"]
+    if architecture.post_norms:
+        names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+    shapes: Shapes = {f"{name}.weight": (config.hidden_size,) for name in names}
+    if architecture.query_key_norms:
+        shapes |= {f"self_attn.{which}_norm.weight": (config.head_dim,) for which in "qk"}
+    return shapes
+
+
+def _attention(config: ModelConfig) -> Shapes:
+    hidden, queries, keys = config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim
+    inputs = {"q": queries, "k": keys, "v": keys}
+    if ARCHITECTURES[config.architecture].fused:
+        inputs = {"qkv": queries + 2 * keys}
+    shapes: Shapes = {f"self_attn.{name}_proj.weight": (rows, hidden) for name, rows in inputs.items()}
+    shapes["self_attn.o_proj.weight"] = (hidden, queries)
+    if config.qkv_bias:
+        shapes |= {f"self_attn.{name}_proj.bias": (rows,) for name, rows in inputs.items()}
+    if config.out_bias:
+        shapes["self_attn.o_proj.bias"] = (hidden,)
+    return shapes
+
+
+def _block(config: ModelConfig, index: int) -> Shapes:
+    names, experts = ARCHITECTURES[config.architecture].experts, config.experts
+    if names is None or experts is None or index in experts.dense_layers:
+        return _feed_forward(config)
+    hidden, inner = config.hidden_size, experts.inner
+    shapes: Shapes = {f"{names.mixture}.gate.weight": (experts.count, hidden)}
+    for expert in range(experts.count):
+        name = f"{names.mixture}.experts.{expert}."
+        shapes |= {f"{name}{part}.weight": (inner, hidden) for part in (names.gate, names.up)}
+        shapes[f"{name}{names.down}.weight"] = (hidden, inner)
+    return shapes
+
+
+def _feed_forward(config: ModelConfig) -> Shapes:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    inputs = {"gate": inner, "up": inner}
+    if ARCHITECTURES[config.architecture].fused:
+        inputs = {"gate_up": 2 * inner}
+    shapes: Shapes = {f"mlp.{name}_proj.weight": (rows, hidden) for name, rows in inputs.items()}
+    shapes["mlp.down_proj.weight"] = (hidden, inner)
+    if config.feed_forward_bias:
+        shapes |= {f"mlp.{name}_proj.bias": (rows,) for name, rows in inputs.items()}
+        shapes["mlp.down_proj.bias"] = (hidden,)
     return shapes
 
 

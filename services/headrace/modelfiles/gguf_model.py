@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from headrace.core.errors import StartupError
-from headrace.modelfiles.architecture import complete, require_supported
+from headrace.modelfiles.architecture import complete
 from headrace.modelfiles.files import ModelConfig, TensorEntry
 from headrace.modelfiles.gguf import GgufFile, GgufTensor, MetadataValue
 from headrace.modelfiles.pretokenizers import Json, tokenizer_json
 from headrace.modelfiles.stop_tokens import stop_ids
+from headrace.modelfiles.support import ARCHITECTURES
 
 _CONTROL, _USER_DEFINED = 3, 4  # values of tokenizer.ggml.token_type
 _ADDS_BOS = {"llama-bpe"}  # pre-tokenizers whose models want a beginning token when the file does not say
@@ -52,7 +53,7 @@ class GgufModel:
 def interpret(file: GgufFile) -> GgufModel:
     """Raises StartupError for an architecture, variant, tokenizer or tensor that is not supported or is missing."""
     keys = _Keys(file)
-    require_supported(keys.get("general.architecture", str), file.path)
+    _require_supported(keys.get("general.architecture", str), file.path)
     config = _config(keys, {tensor.name: tensor for tensor in file.tensors})
     tensors = complete(config, [_entry(tensor, config, file.path) for tensor in file.tensors], file.path)
     tokens = keys.texts("tokenizer.ggml.tokens")
@@ -70,6 +71,15 @@ def interpret(file: GgufFile) -> GgufModel:
         add_bos=keys.get("tokenizer.ggml.add_bos_token", bool, pre in _ADDS_BOS) and "bos" in _declared(keys, ("bos",)),
         stop_ids=stop_ids(_declared(keys, _DECLARED_ENDS).values(), control),
     )
+
+
+def _require_supported(architecture: str, path: Path) -> None:
+    known = [name for name, each in ARCHITECTURES.items() if each.gguf]
+    if architecture not in known:
+        raise StartupError(
+            f"{path} holds a model of architecture {architecture!r}, which is not supported as GGUF.",
+            remedy=f"As GGUF: {', '.join(known)}; as safetensors: {', '.join(ARCHITECTURES)}.",
+        )
 
 
 class _Keys:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import StartupError
-from headrace.modelfiles.architecture import complete, require_supported
+from headrace.modelfiles.architecture import complete
+from headrace.modelfiles.config_json import missing_parts, model_config
 from headrace.modelfiles.digest import files_digest
 from headrace.modelfiles.files import ModelConfig, ModelFiles
 from headrace.modelfiles.safetensors import read_tensors, weight_files
@@ -58,20 +59,34 @@ def find(directory: Path) -> Snapshot:
 
 def read(snapshot: Snapshot) -> ModelFiles:
     """The whole model, without a name. Raises StartupError for what is broken or not supported."""
-    raw = _document(snapshot.directory / _CONFIG)
-    try:
-        config = _config(raw, snapshot.directory)
-    except (KeyError, TypeError, ValueError) as error:
+    raw = document(snapshot.directory / _CONFIG)
+    missing, config = describe(raw, snapshot.directory)
+    if config is None:
         raise StartupError(
-            f"{snapshot.directory / _CONFIG} lacks a number that the model needs: {error}.",
-            remedy="Fetch the file again.",
-        ) from error
+            f"{snapshot.directory} needs {', '.join(missing)}, not supported here.",
+            remedy="Use another model; `headrace models` lists what is supported.",
+        )
     try:
         return _described(snapshot, config, raw)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise StartupError(
             f"The tokenizer's files in {snapshot.directory} are not in a known form ({error}).",
             remedy="Fetch the files again.",
+        ) from error
+
+
+def describe(raw: Json, directory: Path) -> tuple[tuple[str, ...], ModelConfig | None]:
+    """What a config.json asks for that is not supported, and what it describes if that is nothing.
+
+    Raises StartupError if it lacks a number or has one that cannot be right.
+    """
+    try:
+        missing = missing_parts(raw)
+        return missing, None if missing else model_config(raw)
+    except (AttributeError, ArithmeticError, KeyError, TypeError, ValueError) as error:
+        raise StartupError(
+            f"{directory / _CONFIG} lacks a number that the model needs, or has a wrong one: {error}.",
+            remedy="Fetch the file again.",
         ) from error
 
 
@@ -91,53 +106,14 @@ def _described(snapshot: Snapshot, config: ModelConfig, raw: Json) -> ModelFiles
     )
 
 
-def _config(raw: Json, directory: Path) -> ModelConfig:
-    require_supported(str(raw.get("model_type")), directory)
-    rope = _rope(raw)
-    _refuse_variants(raw, rope, directory)
-    heads, hidden = int(raw["num_attention_heads"]), int(raw["hidden_size"])
-    return ModelConfig(
-        architecture="llama",
-        vocab_size=int(raw["vocab_size"]),
-        hidden_size=hidden,
-        intermediate_size=int(raw["intermediate_size"]),
-        layers=int(raw["num_hidden_layers"]),
-        heads=heads,
-        kv_heads=int(raw.get("num_key_value_heads") or heads),
-        head_dim=int(raw.get("head_dim") or hidden // heads),
-        norm_eps=float(raw["rms_norm_eps"]),
-        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
-        max_position=int(raw["max_position_embeddings"]),
-        tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
-    )
-
-
-def _rope(raw: Json) -> Json:
-    """The rotary embedding's parameters: `rope_parameters` since transformers 5, `rope_scaling` before."""
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    return rope if isinstance(rope, dict) else {}
-
-
-def _refuse_variants(raw: Json, rope: Json, directory: Path) -> None:
-    variants = {
-        "scaled rotary embeddings": rope.get("rope_type", rope.get("type", "default")) != "default",
-        "biases": bool(raw.get("attention_bias") or raw.get("mlp_bias")),
-        "quantised safetensors": bool(raw.get("quantization_config")),
-        f"the activation {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu") != "silu",
-    }
-    for variant, present in variants.items():
-        if present:
-            raise StartupError(f"{directory} needs {variant}, not supported here.", remedy="Use another model.")
-
-
 class _Tokens:
     """Special tokens and the chat template, as the tokenizer's files tell them."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._directory = snapshot.directory
-        self._config = _document(snapshot.directory / "tokenizer_config.json")
-        self._generation = _document(snapshot.directory / "generation_config.json")
-        self._tokenizer = _document(snapshot.tokenizer)
+        self._config = document(snapshot.directory / "tokenizer_config.json")
+        self._generation = document(snapshot.directory / "generation_config.json")
+        self._tokenizer = document(snapshot.tokenizer)
         self._added = {str(row["content"]): int(row["id"]) for row in self._tokenizer.get("added_tokens") or ()}
 
     def text(self, key: str) -> str:
@@ -172,7 +148,7 @@ class _Tokens:
         return any(first.get("SpecialToken", {}).get("id") == bos for first in firsts)
 
 
-def _document(path: Path) -> Json:
+def document(path: Path) -> Json:
     """The JSON object in a file, {} where there is no file."""
     if not path.is_file():
         return {}

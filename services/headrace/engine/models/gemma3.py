@@ -1,5 +1,7 @@
-"""The text model of Gemma 3 (arXiv 2503.19786): Gemma with norms of queries and keys, a window in five layers of six,
-and another rotary base in those."""
+"""The text model of Gemma 3 (arXiv 2503.19786): Gemma with norms of queries and keys.
+
+Five layers of six have a window, and rotate by another base.
+"""
 
 from headrace.engine.models.decoder import Decoder
 from headrace.engine.models.gemma import load_gemma

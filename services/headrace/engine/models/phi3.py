@@ -1,5 +1,8 @@
-"""Phi 3, 3.5 and 4 (arXiv 2404.14219): Llama whose checkpoints fuse query, key and value, and gate and up, into one
-matrix each; rotary embedding over a part of the head, and longrope, where the configuration says so."""
+"""Phi 3, 3.5 and 4 (arXiv 2404.14219): Llama with fused matrices and, where the configuration says so, longrope.
+
+A checkpoint holds query, key and value as one matrix, and gate and up as one. The rotary embedding may turn a part of
+a head only.
+"""
 
 from headrace.engine.models.attention import Projections
 from headrace.engine.models.decoder import Block, Decoder
