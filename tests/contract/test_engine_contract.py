@@ -215,15 +215,15 @@ class TestRefusals:
 
 
 class TestPrefixCache:
-    @pytest.mark.parametrize(("length", "hit"), [(50, 48), (49, 48), (48, 32), (16, 0), (17, 16)])
-    def test_hit_leaves_a_token_to_compute(self, build: Build, length: int, hit: int) -> None:
+    @pytest.mark.parametrize(("length", "pages"), [(50, 48), (49, 48), (48, 32), (16, 0), (17, 16), (1, 0)])
+    def test_a_whole_hit_leaves_one_token_to_compute(self, build: Build, length: int, pages: int) -> None:
         engine, trace = build(), Trace()
         first, second = make_job("a", prompt(1, length)), make_job("b", prompt(1, length))
         engine.add(first)
         trace.run(engine)
-        assert engine.add(second).resident_tokens == hit
+        assert engine.add(second).resident_tokens == pages
         trace.run(engine)
-        assert [one.cached_tokens for one in trace.sampled(second)] == [hit] + [0] * 11
+        assert [one.cached_tokens for one in trace.sampled(second)] == [length - 1] + [0] * 11
         assert trace.tokens(second) == trace.tokens(first)
 
     def test_generated_blocks_are_found_by_the_next_turn(self, build: Build) -> None:
@@ -459,6 +459,6 @@ class TestRemoval:
     def test_check_finds_a_leak(self, build: Build) -> None:
         engine = build()
         engine.check()
-        engine._cache.reserve(1, [])  # type: ignore[attr-defined]
+        engine._allocator.pool.take()  # type: ignore[attr-defined]
         with pytest.raises(InternalError):
             engine.check()

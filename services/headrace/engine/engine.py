@@ -27,7 +27,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What `add` did. resident_tokens: a multiple of the block size, found in the prefix cache.
+    """What `add` did. resident_tokens: a multiple of the block size, found in the prefix cache in whole pages.
 
     blocks: for a decode job, the ids of all its blocks (the first resident_tokens // block_tokens are cached and
     read-only, the rest are to be written); empty for the other kinds, whose blocks come with their progress.
@@ -72,10 +72,20 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class KvUse:
+    """Token slots of the KV pages that jobs hold, shared ones counted once. used: those that known tokens fill or are
+    about to; the rest are beyond their sequence's last token."""
+
+    allocated: int = 0
+    used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutput:
     """All that one step brought. idle: there was nothing to run, and there will not be before the next command.
 
     stored, evicted: hashes of blocks the prefix cache gained and lost since the last step, in no overlap.
+    preempted: how many sequences lost their pages in it and wait to be recomputed.
     """
 
     sampled: tuple[Sampled, ...]
@@ -85,6 +95,8 @@ class StepOutput:
     evicted: tuple[bytes, ...]
     load: Load
     idle: bool
+    preempted: int = 0
+    kv: KvUse = KvUse()
 
 
 class Engine(Protocol):
@@ -110,8 +122,9 @@ class Engine(Protocol):
     def pages(self) -> PagePort: ...
 
     def add(self, job: Job) -> Admission:
-        """Take a job. Raises Overloaded (no slot, or no pages for a decode job), ContextLengthExceeded (can never
-        fit), InvalidRequest (token ids out of range); then nothing is left behind."""
+        """Take a job. Raises Overloaded (no slot, or no pages for a decode job), ContextLengthExceeded (the context
+        or the whole pool can never hold it to its end), InvalidRequest (token ids out of range); then nothing is
+        left behind."""
         ...
 
     def activate(self, key: JobKey, first_token: int) -> None:

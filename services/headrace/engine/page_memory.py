@@ -30,6 +30,11 @@ class PageMemory:
     def write(self, blocks: Sequence[int], data: memoryview) -> None:
         self.bytes[:, np.asarray(blocks, dtype=np.intp)] = self._shaped(blocks, data)
 
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, (from, to), one after the other: a later pair may read what an earlier one wrote."""
+        for source, target in pairs:
+            self.bytes[:, target] = self.bytes[:, source]
+
     def clear(self, blocks: Sequence[int]) -> None:
         """Zero blocks whose contents must not reach another sequence, not even masked out (0 x NaN is NaN)."""
         self.bytes[:, np.asarray(blocks, dtype=np.intp)] = 0

@@ -51,6 +51,11 @@ class BlockPool:
             self._free[block] = None
             self._free.move_to_end(block, last=keep)
 
+    def touch(self, block: int) -> None:
+        """A free block was used just now: use it again last. A held one is left alone."""
+        if block in self._free:
+            self._free.move_to_end(block)
+
     def demote(self, block: int) -> None:
         """A free block's contents lost their worth: use it next. A held one is left alone."""
         if block in self._free:

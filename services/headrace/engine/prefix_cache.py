@@ -1,157 +1,266 @@
-"""The prefix cache: full blocks under their chained hash, for reuse by any sequence that starts alike.
+"""The prefix cache: written pages under the tokens they hold, for reuse by any sequence that starts alike.
 
-Owns the pool of blocks and the names of those that are written. It knows no sequence, schedule or tensor.
-A hit compares root, chain and the tokens themselves (decision 8), so a hash collision costs a miss, never an answer.
+Owns the pool of pages and a tree of those that can be found: a full page under the page before it, and a partly filled
+one as a leaf. It knows no sequence, schedule or tensor. A page is found by root, chain and the tokens themselves
+(decision 8); hashes only name what is reported to the fleet, so a wrong one can cost a hit, never an answer.
 """
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
 
 from headrace.core.blocks import BLOCK_TOKENS
 from headrace.core.errors import InternalError
 from headrace.engine.pool import BlockPool
 
+_NO_BLOCK = -1
+
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One named block. parent is None for the first of a chain, which stands under `root`."""
+    """One page that can be found. parent: the page before it, or the root. children: ascending by their tokens.
 
-    hash: bytes
-    root: bytes
+    hashes: the names of its 16-token blocks, of a full page only. root: the name of a root, which has no page.
+    """
+
     parent: "Entry | None"
-    tokens: tuple[int, ...]
-    block: int
-    children: "set[Entry]" = field(default_factory=set)
+    tokens: tuple[int, ...] = ()
+    block: int = _NO_BLOCK
+    hashes: tuple[bytes, ...] = ()
+    root: bytes = b""
+    children: "list[Entry]" = field(default_factory=list)
     live: bool = True
 
 
-class PrefixCache:
-    """Blocks to hold, find and name. A free block stays findable until it is taken for something else."""
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What of a sequence's tokens is here: `pages` to share, then the first `copied` tokens of page `source`.
 
-    def __init__(self, num_blocks: int, *, enabled: bool = True) -> None:
+    tokens: how many of the sequence's tokens that makes.
+    """
+
+    pages: tuple[Entry, ...] = ()
+    source: Entry | None = None
+    copied: int = 0
+    tokens: int = 0
+
+
+MISS = Hit()
+
+
+class PrefixCache:
+    """Pages to hold, find and name. A free page stays findable until it is taken for something else.
+
+    page_tokens: a multiple of BLOCK_TOKENS, the granularity of names fleet-wide.
+    """
+
+    def __init__(self, num_blocks: int, *, page_tokens: int = BLOCK_TOKENS, enabled: bool = True) -> None:
         self.pool = BlockPool(num_blocks)
-        self._enabled = enabled
-        self._by_hash: dict[bytes, Entry] = {}
+        self.page_tokens = page_tokens
+        self.enabled = enabled
+        self._roots: dict[bytes, Entry] = {}
         self._by_block: dict[int, Entry] = {}
+        self._names: Counter[bytes] = Counter()
         self._stored: dict[bytes, None] = {}
         self._evicted: dict[bytes, None] = {}
 
     def __len__(self) -> int:
-        return len(self._by_hash)
+        """How many names of 16-token blocks are here."""
+        return len(self._names)
 
-    def match(self, root: bytes, hashes: list[bytes], tokens: list[int]) -> list[Entry]:
-        """The longest chain of named blocks that starts `tokens` and leaves at least one of them over."""
-        found: list[Entry] = []
-        parent: Entry | None = None
-        for index in range(min(len(hashes), (len(tokens) - 1) // BLOCK_TOKENS)):
-            entry = self._by_hash.get(hashes[index])
-            if entry is None or not _same(entry, root, parent, _block_tokens(tokens, index)):
-                break
-            found.append(entry)
-            parent = entry
-        return found
+    def match(self, root: bytes, tokens: list[int], *, partial: bool) -> Hit:
+        """The longest start of `tokens` that is here and leaves at least one of them over.
 
-    def reserve(self, total: int, found: list[Entry], headroom: int = 0) -> list[int] | None:
-        """Hold `found` and as many fresh blocks as make `total`, or None and nothing changed.
-
-        headroom: free blocks that must remain.
+        partial: also the first tokens of a page that goes on differently, which are had by copying it.
         """
-        fresh = total - len(found)
-        idle = sum(self.pool.references(entry.block) == 0 for entry in found)
+        size, parent = self.page_tokens, self._roots.get(root)
+        pages: list[Entry] = []
+        while parent is not None and (len(pages) + 1) * size < len(tokens):
+            page = _child(parent, tuple(tokens[len(pages) * size : (len(pages) + 1) * size]))
+            if page is None:
+                break
+            pages.append(page)
+            parent = page
+        whole = len(pages) * size
+        source, copied = None, 0
+        if partial and parent is not None:
+            source, copied = _closest(parent, tuple(tokens[whole : min(whole + size, len(tokens) - 1)]))
+        return Hit(tuple(pages), source, copied, whole + copied)
+
+    def reserve(self, total: int, hit: Hit = MISS, headroom: int = 0) -> list[int] | None:
+        """Hold the hit's pages and as many fresh ones as make `total`, or None and nothing changed.
+
+        headroom: free pages that must remain. The hit's source is not held: copy it before anything else is written.
+        """
+        fresh = total - len(hit.pages)
+        idle = sum(self.pool.references(entry.block) == 0 for entry in hit.pages)
         if self.pool.free - idle < fresh + headroom:
             return None
-        for entry in found:
+        for entry in hit.pages:
             self.pool.retain(entry.block)
-        return [entry.block for entry in found] + [self._take() for _ in range(fresh)]
+        if hit.source is not None:
+            self.pool.touch(hit.source.block)
+        return [entry.block for entry in hit.pages] + [self._take() for _ in range(fresh)]
 
     def release(self, blocks: list[int]) -> None:
-        """Give blocks back, the last first, so that tails are used up before heads."""
+        """Give pages back, the last first, so that tails are used up before heads."""
         for block in reversed(blocks):
             self.pool.release(block, keep=block in self._by_block)
 
     def publish(
         self, root: bytes, hashes: list[bytes], tokens: list[int], blocks: list[int], path: list[Entry]
     ) -> None:
-        """Name the written blocks blocks[: len(hashes)]. path: the sequence's entries so far, extended in place.
+        """Let the full pages that the leading `hashes` cover be found. path: the sequence's entries so far, extended
+        in place.
 
-        A block whose name is taken by equal contents stays unnamed and its entry joins the path; one whose name is
-        taken by other contents ends the path.
+        A page whose contents can be found already stays out of the tree, and the found one joins the path.
         """
-        if not self._enabled:
+        if not self.enabled:
             return
         if path and not path[-1].live:  # an entry dies with its ancestors, so the last one speaks for all
             path.clear()
-        for index in range(len(path), len(hashes)):
-            entry = self._name(
-                root, path[-1] if path else None, hashes[index], _block_tokens(tokens, index), blocks[index]
-            )
+        size, names = self.page_tokens, self.page_tokens // BLOCK_TOKENS
+        for index in range(len(path), len(hashes) // names):
+            parent = path[-1] if path else self._root(root)
+            contents = tuple(tokens[index * size : (index + 1) * size])
+            entry = _child(parent, contents)
             if entry is None:
-                return
+                self.forget((blocks[index],))  # it could be found as partly filled until now
+                entry = Entry(parent, contents, blocks[index], tuple(hashes[index * names : (index + 1) * names]))
+                self._put(entry)
             path.append(entry)
 
+    def publish_tail(self, root: bytes, tail: list[int], block: int, path: list[Entry]) -> None:
+        """Let a partly filled page be found, after `path`, by its first len(tail) tokens.
+
+        It stays out of the tree if another page holds them too.
+        """
+        if not self.enabled or not tail or (path and not path[-1].live):
+            return
+        parent = path[-1] if path else self._root(root)
+        known = self._by_block.get(block)
+        if known is not None and known.parent is parent and len(known.tokens) == len(tail):
+            return
+        self.forget((block,))
+        contents = tuple(tail)
+        _, covered = _closest(parent, contents)
+        if covered < len(contents):
+            self._put(Entry(parent, contents, block))
+
     def forget(self, blocks: Iterable[int]) -> None:
-        """Unname blocks, and all that continue them: their contents must not be found any more."""
+        """Take pages, and all that continue them, out of the tree: their contents must not be found any more."""
         for block in blocks:
             entry = self._by_block.get(block)
             if entry is not None:
                 self._drop(entry)
 
     def drain(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-        """Hashes stored and evicted since the last call; what came and went in between is in neither."""
+        """Names stored and evicted since the last call; what came and went in between is in neither."""
         news = tuple(self._stored), tuple(self._evicted)
         self._stored.clear()
         self._evicted.clear()
         return news
 
     def check(self, holders: Counter[int]) -> None:
-        """Raises InternalError unless pool, names and chains agree with `holders`."""
+        """Raises InternalError unless pool, tree and names agree with `holders`."""
         self.pool.check(holders)
-        if len(self._by_block) != len(self._by_hash):
-            raise InternalError("A block has two names or a name two blocks.")
-        for block, entry in self._by_block.items():
-            chained = entry.parent is None or (entry.parent.live and entry in entry.parent.children)
-            if entry.block != block or not entry.live or self._by_hash.get(entry.hash) is not entry or not chained:
-                raise InternalError(f"The prefix cache's entry of block {block} is broken.")
+        names: Counter[bytes] = Counter()
+        reached = list(self._roots.values())
+        for entry in reached:  # grows while it is walked
+            reached.extend(entry.children)
+            names.update(entry.hashes)
+            self._check_entry(entry)
+        if len(reached) != len(self._by_block) + len(self._roots):
+            raise InternalError("The prefix cache knows pages that its tree does not reach.")
+        if names != self._names:
+            raise InternalError("The prefix cache's names are not those of its pages.")
+
+    def _check_entry(self, entry: Entry) -> None:
+        page = entry.parent is not None
+        full = len(entry.tokens) == self.page_tokens
+        sound = (
+            entry.live
+            and (self._by_block.get(entry.block) is entry) == page
+            and bool(entry.hashes) == full
+            and (full or not page or (entry.tokens and not entry.children))
+            and all(child.parent is entry for child in entry.children)
+            and all(first.tokens <= second.tokens for first, second in pairwise(entry.children))
+        )
+        if not sound or (not page and not entry.children):
+            raise InternalError(f"The prefix cache's entry of block {entry.block} is broken.")
+        if page and not full and self.pool.references(entry.block) > 1:
+            raise InternalError(f"The partly filled block {entry.block} is held twice.")
+
+    def _root(self, root: bytes) -> Entry:
+        """It joins the tree with its first page."""
+        return self._roots.get(root) or Entry(None, root=root)
 
     def _take(self) -> int:
         block = self.pool.take()
         self.forget((block,))
         return block
 
-    def _name(
-        self, root: bytes, parent: Entry | None, name: bytes, tokens: tuple[int, ...], block: int
-    ) -> Entry | None:
-        entry = self._by_hash.get(name)
-        if entry is not None:
-            return entry if _same(entry, root, parent, tokens) else None
-        entry = Entry(name, root, parent, tokens, block)
-        self._by_hash[name] = self._by_block[block] = entry
-        if parent is not None:
-            parent.children.add(entry)
-        _cancel_out(name, self._evicted, self._stored)
-        return entry
+    def _put(self, entry: Entry) -> None:
+        assert entry.parent is not None
+        insort(entry.parent.children, entry, key=_tokens)
+        if entry.parent.parent is None:
+            self._roots[entry.parent.root] = entry.parent
+        self._by_block[entry.block] = entry
+        for name in entry.hashes:
+            self._names[name] += 1
+            if self._names[name] == 1:
+                _cancel_out(name, self._evicted, self._stored)
 
     def _drop(self, entry: Entry) -> None:
         chain = [entry]
         for member in chain:  # grows while it is walked: parents stand before their children
             chain.extend(member.children)
-        if entry.parent is not None:
-            entry.parent.children.discard(entry)
+        assert entry.parent is not None
+        entry.parent.children.remove(entry)
+        if entry.parent.parent is None and not entry.parent.children:
+            del self._roots[entry.parent.root]
         for member in reversed(chain):
             member.live = False
             member.children.clear()
-            del self._by_hash[member.hash], self._by_block[member.block]
+            del self._by_block[member.block]
             self.pool.demote(member.block)
-            _cancel_out(member.hash, self._stored, self._evicted)
+            self._unname(member.hashes)
+
+    def _unname(self, names: tuple[bytes, ...]) -> None:
+        for name in names:
+            self._names[name] -= 1
+            if not self._names[name]:
+                del self._names[name]
+                _cancel_out(name, self._stored, self._evicted)
 
 
-def _block_tokens(tokens: list[int], index: int) -> tuple[int, ...]:
-    return tuple(tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS])
+def _tokens(entry: Entry) -> tuple[int, ...]:
+    return entry.tokens
 
 
-def _same(entry: Entry, root: bytes, parent: Entry | None, tokens: tuple[int, ...]) -> bool:
-    return entry.parent is parent and entry.root == root and entry.tokens == tokens
+def _child(parent: Entry, tokens: tuple[int, ...]) -> Entry | None:
+    """The page after `parent` that holds exactly `tokens`."""
+    index = bisect_left(parent.children, tokens, key=_tokens)
+    if index < len(parent.children) and parent.children[index].tokens == tokens:
+        return parent.children[index]
+    return None
+
+
+def _closest(parent: Entry, tokens: tuple[int, ...]) -> tuple[Entry | None, int]:
+    """The page after `parent` that starts like `tokens` for longest, and for how long.
+
+    Among sequences in order, the one with the longest common start is a neighbour of where `tokens` would stand.
+    """
+    index = bisect_left(parent.children, tokens, key=_tokens)
+    best: Entry | None = None
+    longest = 0
+    for entry in parent.children[max(0, index - 1) : index + 1]:
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(entry.tokens, tokens, strict=False)))
+        if common > longest:
+            best, longest = entry, common
+    return best, longest
 
 
 def _cancel_out(name: bytes, undone: dict[bytes, None], done: dict[bytes, None]) -> None:

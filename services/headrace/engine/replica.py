@@ -3,21 +3,30 @@
 Owns the live sequences and what a step reports. It knows no tensor, no kernel and no text.
 """
 
-from collections import Counter
+from dataclasses import dataclass, field
 
-from headrace.core.blocks import BLOCK_TOKENS, blocks_for
 from headrace.core.errors import ContextLengthExceeded, HeadraceError, InternalError, InvalidRequest, Overloaded
 from headrace.core.fleet import Load
 from headrace.core.jobs import Job, JobKey, JobKind, Outcome
 from headrace.core.pages import PagePort
 from headrace.core.vocabulary import Vocabulary
-from headrace.engine.engine import Admission, EngineInfo, Finished, Progress, Sampled, StepOutput
+from headrace.engine.allocator import Allocator
+from headrace.engine.engine import Admission, EngineInfo, Finished, KvUse, Progress, Sampled, StepOutput
 from headrace.engine.prefix_cache import PrefixCache
 from headrace.engine.runner import Draw, Drawn, Runner, Span
 from headrace.engine.schedule import Schedule
 from headrace.engine.sequence import Sequence, State, outcome_of
 
 _RETRY_AFTER_S = 0.5
+
+
+@dataclass(slots=True)
+class _News:
+    """What a step brought so far."""
+
+    sampled: list[Sampled] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
 
 
 class Replica:
@@ -29,9 +38,11 @@ class Replica:
         self._info = info
         self._vocabulary = vocabulary
         self._runner = runner
-        self._cache = PrefixCache(info.num_blocks, enabled=prefix_caching)
-        self._schedule = Schedule(self._cache, token_budget)
+        cache = PrefixCache(info.num_blocks, page_tokens=info.layout.block_tokens, enabled=prefix_caching)
+        self._allocator = Allocator(cache)
+        self._schedule = Schedule(self._allocator, token_budget)
         self._live: dict[JobKey, Sequence] = {}  # oldest first
+        self._taken = 0
 
     @property
     def info(self) -> EngineInfo:
@@ -45,13 +56,14 @@ class Replica:
         self._validate(job)
         if len(self._live) >= self._info.max_jobs:
             raise Overloaded(f"All {self._info.max_jobs} slots are taken.", retry_after_s=_RETRY_AFTER_S)
-        sequence = Sequence.of(job)
+        sequence = Sequence.of(job, age=self._taken)
         if job.kind is JobKind.DECODE:
             self._grant(sequence)
             resident = sequence.computed
         else:
-            resident = len(self._cache.match(job.root, sequence.hashes, sequence.tokens)) * BLOCK_TOKENS
+            resident = len(self._allocator.find(sequence).pages) * self._info.layout.block_tokens
         self._live[job.key] = sequence
+        self._taken += 1
         return Admission(resident, tuple(sequence.blocks))
 
     def activate(self, key: JobKey, first_token: int) -> None:
@@ -63,7 +75,7 @@ class Replica:
         if not 0 <= first_token < self._vocabulary.size:
             raise InvalidRequest(f"The first token of job {key} is not in the vocabulary.")
         sequence.computed = len(sequence.tokens)
-        self._publish(sequence)
+        self._allocator.publish(sequence, tail=True)
         sequence.state = State.RUNNING
         self._append(sequence, first_token)
 
@@ -73,30 +85,34 @@ class Replica:
             return
         if sequence.state is State.GRANTED:
             sequence.computed = max(sequence.computed, min(verified_tokens, len(sequence.tokens)))
-            self._publish(sequence)
         self._free(sequence)
 
     def step(self) -> StepOutput:
-        finished = [self._finish(one, one.outcome) for one in list(self._live.values()) if one.outcome is not None]
+        news = _News()
+        for sequence in [one for one in self._live.values() if one.outcome is not None]:
+            self._finish(sequence, news)
         shares = self._schedule.plan(self._live.values())
-        sampled: list[Sampled] = []
-        progress: list[Progress] = []
+        if copies := self._allocator.take_copies():
+            self._runner.pages.copy(copies)
         if shares:
             drawn = self._runner.run([self._span(sequence, count) for sequence, count in shares.items()])
             for (sequence, count), result in zip(shares.items(), drawn, strict=True):
-                if isinstance(result, HeadraceError):
-                    finished.append(self._fail(sequence, result))
-                    continue
-                self._computed(sequence, count, progress)
-                if result.token is not None:
-                    self._drawn(sequence, result.token, result, sampled, finished)
-        stored, evicted = self._cache.drain()
+                self._came(sequence, count, result, news)
+        stored, evicted = self._allocator.drain()
         return StepOutput(
-            tuple(sampled), tuple(progress), tuple(finished), stored, evicted, self._load(), idle=not shares
+            tuple(news.sampled),
+            tuple(news.progress),
+            tuple(news.finished),
+            stored,
+            evicted,
+            self._load(),
+            idle=not shares,
+            preempted=self._schedule.preempted,
+            kv=self._kv_use(),
         )
 
     def check(self) -> None:
-        self._cache.check(Counter(block for sequence in self._live.values() for block in sequence.blocks))
+        self._allocator.check(self._live.values())
 
     def _validate(self, job: Job) -> None:
         sampling = job.sampling
@@ -113,40 +129,69 @@ class Replica:
                 f"{len(job.tokens)} tokens leave no room for an answer in a context of {self._info.max_model_len}.",
                 remedy="Shorten the prompt.",
             )
+        self._prove(job)
+
+    def _prove(self, job: Job) -> None:
+        """Raises ContextLengthExceeded for a job that the whole pool could not hold up to its end.
+
+        The last token of an answer has no KV, and a prefill job ends before it computes its first.
+        """
+        longest = self._info.max_model_len
+        if job.sampling.max_tokens is not None:
+            longest = min(longest, job.prompt_len + job.sampling.max_tokens)
+        needed = len(job.tokens) if job.kind is JobKind.PREFILL else max(longest - 1, len(job.tokens))
+        pages, size = self._allocator.pages_for(needed), self._info.layout.block_tokens
+        if pages > self._info.num_blocks:
+            raise ContextLengthExceeded(
+                f"Prompt and answer may need {pages} KV pages of {size} tokens and this worker has"
+                f" {self._info.num_blocks}.",
+                remedy="Shorten the prompt, lower max_tokens, or give the worker more KV memory.",
+            )
 
     def _grant(self, sequence: Sequence) -> None:
-        """Reserve a decode job's pages while one block stays free for its growth."""
-        spare = min(1, self._info.num_blocks - blocks_for(len(sequence.tokens)))
-        if self._schedule.starved or not self._schedule.reserve(sequence, headroom=spare):
+        """Reserve a decode job's pages while one stays free for its growth, after all who wait for pages."""
+        spare = min(1, self._info.num_blocks - self._allocator.pages_for(len(sequence.tokens)))
+        hit = self._allocator.find(sequence)
+        if self._schedule.short or not self._allocator.admit(sequence, hit, headroom=spare):
             raise Overloaded("There are no free KV pages for this job now.", retry_after_s=_RETRY_AFTER_S)
         sequence.state = State.GRANTED
 
     def _span(self, sequence: Sequence, count: int) -> Span:
+        sampling = sequence.job.sampling
         draw = None
         if count == sequence.pending:
-            draw = Draw(sequence.job.sampling, sequence.job.choice, sequence.history)
-        return Span(sequence.tokens, sequence.computed, count, sequence.blocks, draw)
+            draw = Draw(sampling, sequence.job.choice, sequence.history)
+        score = sampling.prompt_logprobs if sequence.scoring else None
+        return Span(sequence.tokens, sequence.computed, count, sequence.blocks, draw, score)
 
-    def _computed(self, sequence: Sequence, count: int, progress: list[Progress]) -> None:
+    def _came(self, sequence: Sequence, count: int, result: Drawn | HeadraceError, news: _News) -> None:
+        """What the runner made of a sequence's share."""
+        if isinstance(result, HeadraceError):
+            self._fail(sequence, result, news)
+            return
+        if sequence.scoring:
+            sequence.scores += result.scored
         sequence.computed += count
-        self._publish(sequence)
+        self._allocator.publish(sequence, tail=count > 1)
         if sequence.job.kind is JobKind.PREFILL:
-            blocks = tuple(sequence.blocks[: blocks_for(sequence.computed)])
-            progress.append(Progress(sequence.job.key, sequence.computed, blocks))
+            blocks = tuple(sequence.blocks[: self._allocator.pages_for(sequence.computed)])
+            news.progress.append(Progress(sequence.job.key, sequence.computed, blocks))
+        if result.token is not None:
+            self._drawn(sequence, result.token, result, news)
 
-    def _drawn(
-        self, sequence: Sequence, token: int, drawn: Drawn, sampled: list[Sampled], finished: list[Finished]
-    ) -> None:
+    def _drawn(self, sequence: Sequence, token: int, drawn: Drawn, news: _News) -> None:
         key = sequence.job.key
-        sampled.append(Sampled(key, sequence.position, token, sequence.take_cached_tokens(), drawn.logprob))
+        news.sampled.append(
+            Sampled(key, sequence.position, token, sequence.take_cached_tokens(), drawn.logprob, sequence.take_scores())
+        )
         self._append(sequence, token)
-        outcome = sequence.outcome
         if sequence.job.kind is JobKind.PREFILL:
-            sequence.state, sequence.outcome = State.HELD, None
+            outcome, sequence.outcome = sequence.outcome, None
+            sequence.state = State.HELD
             if outcome is not None:
-                finished.append(Finished(key, outcome))
-        elif outcome is not None:
-            finished.append(self._finish(sequence, outcome))
+                news.finished.append(Finished(key, outcome))
+        elif sequence.outcome is not None:
+            self._finish(sequence, news)
 
     def _append(self, sequence: Sequence, token: int) -> None:
         sequence.tokens.append(token)
@@ -156,28 +201,24 @@ class Replica:
         if sequence.outcome is not None:
             sequence.state = State.ENDED
 
-    def _finish(self, sequence: Sequence, outcome: Outcome) -> Finished:
+    def _finish(self, sequence: Sequence, news: _News) -> None:
+        assert sequence.outcome is not None
         self._free(sequence)
-        return Finished(sequence.job.key, outcome)
+        news.finished.append(Finished(sequence.job.key, sequence.outcome))
 
-    def _fail(self, sequence: Sequence, error: HeadraceError) -> Finished:
+    def _fail(self, sequence: Sequence, error: HeadraceError, news: _News) -> None:
         """A prefill job keeps its pages until `remove`: a transfer may be reading them."""
         sequence.failed = True
-        self._cache.forget(sequence.blocks)
+        self._allocator.forget(sequence)
         if sequence.job.kind is JobKind.PREFILL:
             sequence.state = State.HELD
         else:
             self._free(sequence)
-        return Finished(sequence.job.key, Outcome.FAILED, error)
-
-    def _publish(self, sequence: Sequence) -> None:
-        self._cache.publish(sequence.job.root, sequence.full_hashes(), sequence.tokens, sequence.blocks, sequence.path)
+        news.finished.append(Finished(sequence.job.key, Outcome.FAILED, error))
 
     def _free(self, sequence: Sequence) -> None:
-        if sequence.failed:
-            own = [block for block in sequence.blocks if self._cache.pool.references(block) == 1]
-            self._runner.pages.clear(own)
-        self._cache.release(sequence.blocks)
+        if spoiled := self._allocator.release(sequence):
+            self._runner.pages.clear(spoiled)
         del self._live[sequence.job.key]
 
     def _load(self) -> Load:
@@ -185,8 +226,12 @@ class Replica:
         return Load(
             running=len(self._live) - waiting,
             waiting=waiting,
-            free_blocks=self._cache.pool.free,
+            free_blocks=self._allocator.pool.free,
             total_blocks=self._info.num_blocks,
-            cached_blocks=len(self._cache),
+            cached_blocks=self._allocator.cached_blocks,
             credits=self._info.max_jobs - len(self._live),
         )
+
+    def _kv_use(self) -> KvUse:
+        held = (self._info.num_blocks - self._allocator.pool.free) * self._info.layout.block_tokens
+        return KvUse(held, held - self._allocator.wasted_slots(self._live.values()))

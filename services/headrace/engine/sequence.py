@@ -1,6 +1,6 @@
 """A sequence: one job inside the engine, its tokens chasing their KV, and the rules that end it.
 
-Owns state, no decisions about pages: the schedule moves sequences, the replica reports them.
+Owns state, no decisions about pages: schedule and allocator move sequences, the replica reports them.
 """
 
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from enum import Enum
 
 from headrace.core.blocks import BLOCK_TOKENS, block_hash
 from headrace.core.jobs import Job, JobKind, Outcome
+from headrace.core.logprobs import TokenLogprob
 from headrace.core.vocabulary import Vocabulary
 from headrace.engine.history import TokenHistory
 from headrace.engine.prefix_cache import Entry
@@ -26,29 +27,35 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """KV of the first `computed` of `tokens` stands in `blocks`; `path` are the blocks' prefix cache entries.
+    """KV of the first `computed` of `tokens` stands in `blocks`; `path` are the full pages' prefix cache entries.
 
-    cached_tokens: prompt tokens found at the first admission, until they are reported.
+    age: engine-wide number, lower is older. passed: how often others went before it since it last got something.
+    served: the last step in which it computed prompt tokens. cached_tokens: prompt tokens found at the first
+    admission, until they are reported. scores: logprobs of prompt tokens, until they are reported.
     """
 
     job: Job
     tokens: list[int]
     hashes: list[bytes]
     history: TokenHistory
+    age: int = 0
     state: State = State.WAITING
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     path: list[Entry] = field(default_factory=list)
+    passed: int = 0
+    served: int = -1
     cached_tokens: int = 0
+    scores: list[TokenLogprob] = field(default_factory=list)
     admitted: bool = False
     failed: bool = False
     outcome: Outcome | None = None
 
     @staticmethod
-    def of(job: Job) -> "Sequence":
+    def of(job: Job, age: int = 0) -> "Sequence":
         tokens = list(job.tokens)
         hashes = list(job.hashes[: len(tokens) // BLOCK_TOKENS])
-        return Sequence(job, tokens, hashes, TokenHistory(tokens, job.prompt_len))
+        return Sequence(job, tokens, hashes, TokenHistory(tokens, job.prompt_len), age)
 
     @property
     def pending(self) -> int:
@@ -65,14 +72,46 @@ class Sequence:
         """Its pages are, or will be, read or written by a transfer: never take them away."""
         return self.job.kind is JobKind.PREFILL or self.state in (State.GRANTED, State.HELD)
 
-    def admit(self, found: list[Entry], blocks: list[int]) -> None:
-        """Give it its blocks, the first of them found in the prefix cache."""
-        self.path, self.blocks = found, blocks
-        self.computed = len(found) * BLOCK_TOKENS
+    @property
+    def receives(self) -> bool:
+        """Its pages come over a transfer, which moves whole ones."""
+        return self.job.kind is JobKind.DECODE and self.state is State.WAITING and not self.admitted
+
+    @property
+    def scoring(self) -> bool:
+        """Every token of its prompt is to be scored, so every one has to be computed."""
+        wanted = self.job.sampling.prompt_logprobs is not None and self.job.kind is not JobKind.DECODE
+        return wanted and len(self.tokens) == self.job.prompt_len
+
+    def shares(self, other: "Sequence", count: int) -> bool:
+        """Whether both start with the same `count` tokens under the same root."""
+        if self.job.root != other.job.root or min(len(self.tokens), len(other.tokens)) < count:
+            return False
+        blocks = min(count // BLOCK_TOKENS, len(self.hashes), len(other.hashes))
+        if blocks and self.hashes[blocks - 1] != other.hashes[blocks - 1]:
+            return False
+        start = blocks * BLOCK_TOKENS
+        return self.tokens[start:count] == other.tokens[start:count]
+
+    def admit(self, path: list[Entry], blocks: list[int], computed: int) -> None:
+        """Give it its blocks, in which the KV of its first `computed` tokens stands already."""
+        self.path, self.blocks, self.computed = path, blocks, computed
         self.state = State.RUNNING
+        self.passed = 0
         if not self.admitted:
             self.admitted = True
             self.cached_tokens = min(self.computed, self.job.prompt_len)
+
+    def restart(self) -> None:
+        """It lost its pages, and begins anew with all the tokens that it knows."""
+        self.blocks, self.path, self.scores = [], [], []
+        self.computed, self.passed = 0, 0
+        self.state = State.WAITING
+
+    def take_scores(self) -> tuple[TokenLogprob, ...]:
+        """The logprobs of the prompt, once."""
+        scores, self.scores = tuple(self.scores), []
+        return scores
 
     def take_cached_tokens(self) -> int:
         """The hit to report with the first token, and 0 ever after."""
