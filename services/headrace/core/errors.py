@@ -22,16 +22,19 @@ class HeadraceError(Exception):
     """Base of every error a caller may see.
 
     `message` says what happened in one clear sentence; `remedy` says what to do about it;
-    `retry_after_s` is set where waiting helps.
+    `retry_after_s` is set where waiting helps; `param` names the request's field that is wrong, where one is.
     """
 
     kind: ClassVar[ErrorKind] = ErrorKind("internal", False, 500, "INTERNAL")
 
-    def __init__(self, message: str, *, remedy: str = "", retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, remedy: str = "", retry_after_s: float | None = None, param: str | None = None
+    ) -> None:
         super().__init__(f"{message} {remedy}".strip())
         self.message = message
         self.remedy = remedy
         self.retry_after_s = retry_after_s
+        self.param = param
 
 
 class InternalError(HeadraceError):
@@ -136,6 +139,8 @@ ERRORS: tuple[type[HeadraceError], ...] = (
 BY_CODE: dict[str, type[HeadraceError]] = {error.kind.code: error for error in ERRORS}
 
 
-def from_code(code: str, message: str, retry_after_s: float | None = None, remedy: str = "") -> HeadraceError:
+def from_code(
+    code: str, message: str, retry_after_s: float | None = None, remedy: str = "", param: str | None = None
+) -> HeadraceError:
     """The error that another process reported. An unknown code (a newer peer) is `InternalError`."""
-    return BY_CODE.get(code, InternalError)(message, remedy=remedy, retry_after_s=retry_after_s)
+    return BY_CODE.get(code, InternalError)(message, remedy=remedy, retry_after_s=retry_after_s, param=param)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from headrace.core.errors import InvalidRequest
 from headrace.core.logprobs import TokenLogprob
 from headrace.core.resume import ResumePoint
 from headrace.core.sampling import SamplingParams
@@ -49,6 +50,7 @@ class GenerateRequest:
     priority: lower ones are served first where they compete for a worker, and give way last; 0 is the usual one.
     resume: empty, or `ResumePoint.encode()` from a chunk of an earlier try with the same prompt and sampling;
     only what follows that chunk is generated and returned.
+    echo: the first chunk tells the prompt as the model reads it.
     """
 
     id: str
@@ -59,6 +61,11 @@ class GenerateRequest:
     cache_salt: str = ""
     resume: bytes = b""
     priority: int = 0
+    echo: bool = False
+
+    def __post_init__(self) -> None:
+        if not -(2**31) <= self.priority < 2**31:
+            raise InvalidRequest("priority must be a signed 32-bit integer.", param="priority")
 
 
 class FinishReason(Enum):
@@ -78,6 +85,18 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptEcho:
+    """A prompt as the model read it. text: the caller's own where the prompt was text, else that of all its tokens.
+
+    pieces: for each of token_ids, what it stands for; see TokenLogprob.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    pieces: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """One piece of an answer. Texts of a choice's chunks concatenate to the answer.
 
@@ -85,6 +104,8 @@ class Chunk:
     (an incomplete character, a possible stop string). The last chunk has finish_reason and usage.
     logprobs: one for each of `token_ids` where sampling.logprobs asks for them, else empty. prompt_logprobs: in a
     choice's first chunk where sampling.prompt_logprobs asks for them, one for each prompt token but the first.
+    prompt: in the same chunk, where the request asks for an echo. A stream that goes on from a resume point has
+    neither of the two: the stream before it had.
     """
 
     choice: int
@@ -96,6 +117,7 @@ class Chunk:
     usage: Usage | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    prompt: PromptEcho | None = None
 
 
 @dataclass(frozen=True, slots=True)

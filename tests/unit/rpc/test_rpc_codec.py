@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core import errors, fleet, generation, jobs, resume, route, sampling, ticket
+from headrace.core import errors, fleet, generation, jobs, logprobs, resume, route, sampling, ticket
 from headrace.core.errors import InvalidRequest
 from headrace.rpc.codec import attach, failures
 from headrace.rpc.codec import fleet as fleet_codec
@@ -47,6 +47,28 @@ def resume_points() -> st.SearchStrategy[resume.ResumePoint]:
     )
 
 
+def token_logprobs() -> st.SearchStrategy[logprobs.TokenLogprob]:
+    """As a worker reports them, and as the router tells them."""
+    tops = st.lists(st.tuples(TOKEN, st.floats(allow_nan=False), st.binary(max_size=4)), max_size=3)
+    return st.builds(
+        lambda token, logprob, rank, tops, told, offset: logprobs.TokenLogprob(
+            token,
+            logprob,
+            rank,
+            tuple(top[:2] for top in tops),
+            tops[0][2] if told and tops else b"",
+            tuple(top[2] for top in tops) if told else (),
+            offset,
+        ),
+        TOKEN,
+        st.floats(allow_nan=False),
+        U32,
+        tops,
+        st.booleans(),
+        U32,
+    )
+
+
 def endings_without_error() -> st.SearchStrategy[jobs.Ending]:
     fine = [outcome for outcome in jobs.Outcome if outcome is not jobs.Outcome.FAILED]
     return st.builds(jobs.Ending, key=of(jobs.JobKey), outcome=st.sampled_from(fine))
@@ -54,6 +76,7 @@ def endings_without_error() -> st.SearchStrategy[jobs.Ending]:
 
 SPECIAL: dict[Any, Callable[[], st.SearchStrategy[Any]]] = {
     resume.ResumePoint: resume_points,
+    logprobs.TokenLogprob: token_logprobs,
     jobs.Ending: endings_without_error,
 }
 
@@ -85,6 +108,7 @@ FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     },
     generation.TokenPrompt: {"token_ids": TOKENS},
     generation.Chunk: {"token_ids": TOKENS},
+    generation.PromptEcho: {"token_ids": TOKENS},
     generation.Tokenized: {"token_ids": TOKENS},
     generation.ModelCard: {"created": st.integers(0, 2**62)},
     jobs.JobKey: {"request": st.text(min_size=1, max_size=12)},
@@ -145,16 +169,16 @@ def test_round_trip(hint: Any, encode: Callable[[Any], Any], decode: Callable[[A
     message=st.text(max_size=50),
     remedy=st.text(max_size=50),
     retry_after_s=st.none() | SECONDS,
+    param=st.none() | st.text(min_size=1, max_size=20),
 )
 def test_error_round_trip(
-    kind: type[errors.HeadraceError], message: str, remedy: str, retry_after_s: float | None
+    kind: type[errors.HeadraceError], message: str, remedy: str, retry_after_s: float | None, param: str | None
 ) -> None:
-    ending = jobs.Ending(
-        jobs.JobKey("r", 1), jobs.Outcome.FAILED, kind(message, remedy=remedy, retry_after_s=retry_after_s)
-    )
+    sent = kind(message, remedy=remedy, retry_after_s=retry_after_s, param=param)
+    ending = jobs.Ending(jobs.JobKey("r", 1), jobs.Outcome.FAILED, sent)
     error = jobs_codec.decode_ending(jobs_codec.encode_ending(ending)).error
     assert type(error) is kind
-    assert (error.message, error.remedy, error.retry_after_s) == (message, remedy, retry_after_s)
+    assert (error.message, error.remedy, error.retry_after_s, error.param) == (message, remedy, retry_after_s, param)
 
 
 def test_error_of_a_newer_peer_is_internal() -> None:
@@ -182,11 +206,17 @@ def test_absent_fields_are_defaults() -> None:
 
 
 def test_zero_is_not_absent() -> None:
-    message = inference_pb2.SamplingParams(temperature=0.0, seed=0)
+    message = inference_pb2.SamplingParams(temperature=0.0, seed=0, logprobs=0, prompt_logprobs=0)
     decoded = sampling_codec.decode_sampling(message)
     assert decoded.greedy
-    assert decoded.seed == 0
-    assert sampling_codec.decode_sampling(inference_pb2.SamplingParams()).seed is None
+    assert (decoded.seed, decoded.logprobs, decoded.prompt_logprobs) == (0, 0, 0)
+    assert sampling_codec.decode_sampling(inference_pb2.SamplingParams()) == sampling.SamplingParams()
+
+
+def test_refusals_name_the_field_on_the_other_side_too() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        sampling_codec.decode_sampling(inference_pb2.SamplingParams(min_p=2))
+    assert failures.decode_error(failures.encode_error(refused.value)).param == "min_p"
 
 
 TEXT = inference_pb2.Prompt(text="x")
@@ -210,6 +240,14 @@ MALFORMED: list[tuple[str, Callable[[Any], Any], Any]] = [
     ("temperature", sampling_codec.decode_sampling, inference_pb2.SamplingParams(temperature=-1)),
     ("temperature", sampling_codec.decode_sampling, inference_pb2.SamplingParams(temperature=math.nan)),
     ("max_tokens", sampling_codec.decode_sampling, inference_pb2.SamplingParams(max_tokens=0)),
+    ("logprobs", sampling_codec.decode_sampling, inference_pb2.SamplingParams(logprobs=21)),
+    ("must not be empty", sampling_codec.decode_sampling, inference_pb2.SamplingParams(allowed_token_ids={})),
+    ("differ", sampling_codec.decode_logprobs, [inference_pb2.TokenLogprob(top_tokens=[1])]),
+    (
+        "pieces differ",
+        sampling_codec.decode_logprobs,
+        [inference_pb2.TokenLogprob(top_tokens=[1, 2], top_logprobs=[0, 0], top_pieces=[b""])],
+    ),
     ("resume", generation_codec.decode_chunk, inference_pb2.Chunk(resume=b"?")),
     ("lacks its ref", fleet_codec.decode_info, fleet_pb2.WorkerInfo()),
     ("lacks its source", jobs_codec.decode_ticket, worker_pb2.Granted().ticket),

@@ -13,13 +13,14 @@ def encode_error(error: HeadraceError) -> pb.Error:
         message=sendable(error.message),
         remedy=sendable(error.remedy),
         retry_after_s=error.retry_after_s,
+        param=sendable(error.param or ""),
     )
 
 
 def decode_error(message: pb.Error) -> HeadraceError:
     """An unknown code, of a newer peer, becomes InternalError."""
     retry_after_s = message.retry_after_s if message.HasField("retry_after_s") else None
-    return from_code(message.code, message.message, retry_after_s, message.remedy)
+    return from_code(message.code, message.message, retry_after_s, message.remedy, message.param or None)
 
 
 def sendable(text: str) -> str:

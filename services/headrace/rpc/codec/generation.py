@@ -12,6 +12,7 @@ from headrace.core.generation import (
     Message,
     ModelCard,
     Prompt,
+    PromptEcho,
     TextPrompt,
     Tokenized,
     TokenPrompt,
@@ -38,6 +39,7 @@ def encode_request(request: GenerateRequest) -> pb.GenerateRequest:
         cache_salt=request.cache_salt,
         resume=request.resume,
         priority=request.priority,
+        echo=request.echo,
     )
 
 
@@ -56,6 +58,7 @@ def decode_request(message: pb.GenerateRequest) -> GenerateRequest:
         cache_salt=message.cache_salt,
         resume=message.resume,
         priority=message.priority,
+        echo=message.echo,
     )
 
 
@@ -101,6 +104,7 @@ def encode_chunk(chunk: Chunk) -> pb.Chunk:
         usage=_encode_usage(chunk.usage) if chunk.usage else None,
         logprobs=encode_logprobs(chunk.logprobs),
         prompt_logprobs=encode_logprobs(chunk.prompt_logprobs),
+        prompt=_encode_echo(chunk.prompt) if chunk.prompt else None,
     )
 
 
@@ -115,7 +119,16 @@ def decode_chunk(message: pb.Chunk) -> Chunk:
         usage=_decode_usage(message.usage) if message.HasField("usage") else None,
         logprobs=decode_logprobs(message.logprobs),
         prompt_logprobs=decode_logprobs(message.prompt_logprobs),
+        prompt=_decode_echo(message.prompt) if message.HasField("prompt") else None,
     )
+
+
+def _encode_echo(prompt: PromptEcho) -> pb.PromptEcho:
+    return pb.PromptEcho(text=prompt.text, token_ids=token_ids(prompt.token_ids), pieces=prompt.pieces)
+
+
+def _decode_echo(message: pb.PromptEcho) -> PromptEcho:
+    return PromptEcho(message.text, token_ids(message.token_ids), tuple(message.pieces))
 
 
 def _encode_usage(usage: Usage) -> pb.Usage:

@@ -69,6 +69,9 @@ def encode_logprobs(logprobs: Iterable[TokenLogprob]) -> list[pb.TokenLogprob]:
             rank=each.rank,
             top_tokens=[token for token, _ in each.top],
             top_logprobs=[logprob for _, logprob in each.top],
+            piece=each.piece,
+            top_pieces=each.top_pieces,
+            offset=each.offset,
         )
         for each in logprobs
     ]
@@ -81,8 +84,12 @@ def decode_logprobs(messages: Iterable[pb.TokenLogprob]) -> tuple[TokenLogprob, 
 def _logprob(message: pb.TokenLogprob) -> TokenLogprob:
     if len(message.top_tokens) != len(message.top_logprobs):
         raise InvalidRequest("A token's likeliest alternatives and their logprobs differ in number.")
+    if message.top_pieces and len(message.top_pieces) != len(message.top_tokens):
+        raise InvalidRequest("A token's likeliest alternatives and their pieces differ in number.")
     top = tuple(zip(message.top_tokens, message.top_logprobs, strict=True))
-    return TokenLogprob(message.token, message.logprob, message.rank, top)
+    return TokenLogprob(
+        message.token, message.logprob, message.rank, top, message.piece, tuple(message.top_pieces), message.offset
+    )
 
 
 def _allowed(message: pb.SamplingParams) -> tuple[int, ...] | None:

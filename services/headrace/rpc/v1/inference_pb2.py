@@ -24,53 +24,55 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fheadrace/rpc/v1/inference.proto\x12\x0fheadrace.rpc.v1\"\xe4\x01\n\x0fGenerateRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\'\n\x06prompt\x18\x03 \x01(\x0b\x32\x17.headrace.rpc.v1.Prompt\x12\x31\n\x08sampling\x18\x04 \x01(\x0b\x32\x1f.headrace.rpc.v1.SamplingParams\x12\x16\n\ttimeout_s\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x0e\n\x06resume\x18\x07 \x01(\x0c\x12\x10\n\x08priority\x18\x08 \x01(\x11\x42\x0c\n\n_timeout_s\"}\n\x06Prompt\x12+\n\x04\x63hat\x18\x01 \x01(\x0b\x32\x1b.headrace.rpc.v1.ChatPromptH\x00\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12.\n\x06tokens\x18\x03 \x01(\x0b\x32\x1c.headrace.rpc.v1.TokenPromptH\x00\x42\x06\n\x04kind\"8\n\nChatPrompt\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.headrace.rpc.v1.Message\"(\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xb4\x05\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x11\n\x04seed\x18\x04 \x01(\x12H\x02\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x05 \x01(\rH\x03\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12\r\n\x05min_p\x18\t \x01(\x01\x12\x18\n\x10presence_penalty\x18\n \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x0b \x01(\x01\x12\x1f\n\x12repetition_penalty\x18\x0c \x01(\x01H\x04\x88\x01\x01\x12.\n\nlogit_bias\x18\r \x03(\x0b\x32\x1a.headrace.rpc.v1.LogitBias\x12\x39\n\x11\x61llowed_token_ids\x18\x0e \x01(\x0b\x32\x19.headrace.rpc.v1.TokenIdsH\x05\x88\x01\x01\x12\x11\n\tbad_words\x18\x0f \x03(\t\x12/\n\x0c\x62\x61\x64_word_ids\x18\x10 \x03(\x0b\x32\x19.headrace.rpc.v1.TokenIds\x12\x12\n\nmin_tokens\x18\x11 \x01(\r\x12\"\n\x1ainclude_stop_str_in_output\x18\x12 \x01(\x08\x12\x15\n\x08logprobs\x18\x13 \x01(\rH\x06\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x14 \x01(\rH\x07\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seedB\r\n\x0b_max_tokensB\x15\n\x13_repetition_penaltyB\x14\n\x12_allowed_token_idsB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"(\n\tLogitBias\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x01\"\x1d\n\x08TokenIds\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"f\n\x0cTokenLogprob\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\ntop_tokens\x18\x04 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x05 \x03(\x01\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\xa0\x02\n\x05\x43hunk\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x0e\n\x06resume\x18\x05 \x01(\x0c\x12\x34\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1d.headrace.rpc.v1.FinishReason\x12%\n\x05usage\x18\x07 \x01(\x0b\x32\x16.headrace.rpc.v1.Usage\x12/\n\x08logprobs\x18\x08 \x03(\x0b\x32\x1d.headrace.rpc.v1.TokenLogprob\x12\x36\n\x0fprompt_logprobs\x18\t \x03(\x0b\x32\x1d.headrace.rpc.v1.TokenLogprob\"I\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\'\n\x06prompt\x18\x02 \x01(\x0b\x32\x17.headrace.rpc.v1.Prompt\"5\n\tTokenized\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\x1b\n\x0b\x44\x65tokenized\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"7\n\tModelList\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.headrace.rpc.v1.ModelCard\"?\n\tModelCard\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x03\"d\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06remedy\x18\x03 \x01(\t\x12\x1a\n\rretry_after_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x10\n\x0e_retry_after_s*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xbb\x02\n\tInference\x12\x46\n\x08Generate\x12 .headrace.rpc.v1.GenerateRequest\x1a\x16.headrace.rpc.v1.Chunk0\x01\x12H\n\x08Tokenize\x12 .headrace.rpc.v1.TokenizeRequest\x1a\x1a.headrace.rpc.v1.Tokenized\x12N\n\nDetokenize\x12\".headrace.rpc.v1.DetokenizeRequest\x1a\x1c.headrace.rpc.v1.Detokenized\x12L\n\nListModels\x12\".headrace.rpc.v1.ListModelsRequest\x1a\x1a.headrace.rpc.v1.ModelListb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fheadrace/rpc/v1/inference.proto\x12\x0fheadrace.rpc.v1\"\xf2\x01\n\x0fGenerateRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\'\n\x06prompt\x18\x03 \x01(\x0b\x32\x17.headrace.rpc.v1.Prompt\x12\x31\n\x08sampling\x18\x04 \x01(\x0b\x32\x1f.headrace.rpc.v1.SamplingParams\x12\x16\n\ttimeout_s\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x0e\n\x06resume\x18\x07 \x01(\x0c\x12\x10\n\x08priority\x18\x08 \x01(\x11\x12\x0c\n\x04\x65\x63ho\x18\t \x01(\x08\x42\x0c\n\n_timeout_s\"}\n\x06Prompt\x12+\n\x04\x63hat\x18\x01 \x01(\x0b\x32\x1b.headrace.rpc.v1.ChatPromptH\x00\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12.\n\x06tokens\x18\x03 \x01(\x0b\x32\x1c.headrace.rpc.v1.TokenPromptH\x00\x42\x06\n\x04kind\"8\n\nChatPrompt\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.headrace.rpc.v1.Message\"(\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xb4\x05\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x11\n\x04seed\x18\x04 \x01(\x12H\x02\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x05 \x01(\rH\x03\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12\r\n\x05min_p\x18\t \x01(\x01\x12\x18\n\x10presence_penalty\x18\n \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x0b \x01(\x01\x12\x1f\n\x12repetition_penalty\x18\x0c \x01(\x01H\x04\x88\x01\x01\x12.\n\nlogit_bias\x18\r \x03(\x0b\x32\x1a.headrace.rpc.v1.LogitBias\x12\x39\n\x11\x61llowed_token_ids\x18\x0e \x01(\x0b\x32\x19.headrace.rpc.v1.TokenIdsH\x05\x88\x01\x01\x12\x11\n\tbad_words\x18\x0f \x03(\t\x12/\n\x0c\x62\x61\x64_word_ids\x18\x10 \x03(\x0b\x32\x19.headrace.rpc.v1.TokenIds\x12\x12\n\nmin_tokens\x18\x11 \x01(\r\x12\"\n\x1ainclude_stop_str_in_output\x18\x12 \x01(\x08\x12\x15\n\x08logprobs\x18\x13 \x01(\rH\x06\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x14 \x01(\rH\x07\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seedB\r\n\x0b_max_tokensB\x15\n\x13_repetition_penaltyB\x14\n\x12_allowed_token_idsB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"(\n\tLogitBias\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x01\"\x1d\n\x08TokenIds\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\x99\x01\n\x0cTokenLogprob\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\ntop_tokens\x18\x04 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x05 \x03(\x01\x12\r\n\x05piece\x18\x06 \x01(\x0c\x12\x12\n\ntop_pieces\x18\x07 \x03(\x0c\x12\x0e\n\x06offset\x18\x08 \x01(\r\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"=\n\nPromptEcho\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x0e\n\x06pieces\x18\x03 \x03(\x0c\"\xcd\x02\n\x05\x43hunk\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x0e\n\x06resume\x18\x05 \x01(\x0c\x12\x34\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1d.headrace.rpc.v1.FinishReason\x12%\n\x05usage\x18\x07 \x01(\x0b\x32\x16.headrace.rpc.v1.Usage\x12/\n\x08logprobs\x18\x08 \x03(\x0b\x32\x1d.headrace.rpc.v1.TokenLogprob\x12\x36\n\x0fprompt_logprobs\x18\t \x03(\x0b\x32\x1d.headrace.rpc.v1.TokenLogprob\x12+\n\x06prompt\x18\n \x01(\x0b\x32\x1b.headrace.rpc.v1.PromptEcho\"I\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\'\n\x06prompt\x18\x02 \x01(\x0b\x32\x17.headrace.rpc.v1.Prompt\"5\n\tTokenized\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\x1b\n\x0b\x44\x65tokenized\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"7\n\tModelList\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.headrace.rpc.v1.ModelCard\"?\n\tModelCard\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x03\"s\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06remedy\x18\x03 \x01(\t\x12\x1a\n\rretry_after_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05param\x18\x05 \x01(\tB\x10\n\x0e_retry_after_s*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xbb\x02\n\tInference\x12\x46\n\x08Generate\x12 .headrace.rpc.v1.GenerateRequest\x1a\x16.headrace.rpc.v1.Chunk0\x01\x12H\n\x08Tokenize\x12 .headrace.rpc.v1.TokenizeRequest\x1a\x1a.headrace.rpc.v1.Tokenized\x12N\n\nDetokenize\x12\".headrace.rpc.v1.DetokenizeRequest\x1a\x1c.headrace.rpc.v1.Detokenized\x12L\n\nListModels\x12\".headrace.rpc.v1.ListModelsRequest\x1a\x1a.headrace.rpc.v1.ModelListb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.rpc.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2248
-  _globals['_FINISHREASON']._serialized_end=2343
+  _globals['_FINISHREASON']._serialized_start=2437
+  _globals['_FINISHREASON']._serialized_end=2532
   _globals['_GENERATEREQUEST']._serialized_start=53
-  _globals['_GENERATEREQUEST']._serialized_end=281
-  _globals['_PROMPT']._serialized_start=283
-  _globals['_PROMPT']._serialized_end=408
-  _globals['_CHATPROMPT']._serialized_start=410
-  _globals['_CHATPROMPT']._serialized_end=466
-  _globals['_MESSAGE']._serialized_start=468
-  _globals['_MESSAGE']._serialized_end=508
-  _globals['_TOKENPROMPT']._serialized_start=510
-  _globals['_TOKENPROMPT']._serialized_end=542
-  _globals['_SAMPLINGPARAMS']._serialized_start=545
-  _globals['_SAMPLINGPARAMS']._serialized_end=1237
-  _globals['_LOGITBIAS']._serialized_start=1239
-  _globals['_LOGITBIAS']._serialized_end=1279
-  _globals['_TOKENIDS']._serialized_start=1281
-  _globals['_TOKENIDS']._serialized_end=1310
-  _globals['_TOKENLOGPROB']._serialized_start=1312
-  _globals['_TOKENLOGPROB']._serialized_end=1414
-  _globals['_USAGE']._serialized_start=1416
-  _globals['_USAGE']._serialized_end=1496
-  _globals['_CHUNK']._serialized_start=1499
-  _globals['_CHUNK']._serialized_end=1787
-  _globals['_TOKENIZEREQUEST']._serialized_start=1789
-  _globals['_TOKENIZEREQUEST']._serialized_end=1862
-  _globals['_TOKENIZED']._serialized_start=1864
-  _globals['_TOKENIZED']._serialized_end=1917
-  _globals['_DETOKENIZEREQUEST']._serialized_start=1919
-  _globals['_DETOKENIZEREQUEST']._serialized_end=1972
-  _globals['_DETOKENIZED']._serialized_start=1974
-  _globals['_DETOKENIZED']._serialized_end=2001
-  _globals['_LISTMODELSREQUEST']._serialized_start=2003
-  _globals['_LISTMODELSREQUEST']._serialized_end=2022
-  _globals['_MODELLIST']._serialized_start=2024
-  _globals['_MODELLIST']._serialized_end=2079
-  _globals['_MODELCARD']._serialized_start=2081
-  _globals['_MODELCARD']._serialized_end=2144
-  _globals['_ERROR']._serialized_start=2146
-  _globals['_ERROR']._serialized_end=2246
-  _globals['_INFERENCE']._serialized_start=2346
-  _globals['_INFERENCE']._serialized_end=2661
+  _globals['_GENERATEREQUEST']._serialized_end=295
+  _globals['_PROMPT']._serialized_start=297
+  _globals['_PROMPT']._serialized_end=422
+  _globals['_CHATPROMPT']._serialized_start=424
+  _globals['_CHATPROMPT']._serialized_end=480
+  _globals['_MESSAGE']._serialized_start=482
+  _globals['_MESSAGE']._serialized_end=522
+  _globals['_TOKENPROMPT']._serialized_start=524
+  _globals['_TOKENPROMPT']._serialized_end=556
+  _globals['_SAMPLINGPARAMS']._serialized_start=559
+  _globals['_SAMPLINGPARAMS']._serialized_end=1251
+  _globals['_LOGITBIAS']._serialized_start=1253
+  _globals['_LOGITBIAS']._serialized_end=1293
+  _globals['_TOKENIDS']._serialized_start=1295
+  _globals['_TOKENIDS']._serialized_end=1324
+  _globals['_TOKENLOGPROB']._serialized_start=1327
+  _globals['_TOKENLOGPROB']._serialized_end=1480
+  _globals['_USAGE']._serialized_start=1482
+  _globals['_USAGE']._serialized_end=1562
+  _globals['_PROMPTECHO']._serialized_start=1564
+  _globals['_PROMPTECHO']._serialized_end=1625
+  _globals['_CHUNK']._serialized_start=1628
+  _globals['_CHUNK']._serialized_end=1961
+  _globals['_TOKENIZEREQUEST']._serialized_start=1963
+  _globals['_TOKENIZEREQUEST']._serialized_end=2036
+  _globals['_TOKENIZED']._serialized_start=2038
+  _globals['_TOKENIZED']._serialized_end=2091
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2093
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2146
+  _globals['_DETOKENIZED']._serialized_start=2148
+  _globals['_DETOKENIZED']._serialized_end=2175
+  _globals['_LISTMODELSREQUEST']._serialized_start=2177
+  _globals['_LISTMODELSREQUEST']._serialized_end=2196
+  _globals['_MODELLIST']._serialized_start=2198
+  _globals['_MODELLIST']._serialized_end=2253
+  _globals['_MODELCARD']._serialized_start=2255
+  _globals['_MODELCARD']._serialized_end=2318
+  _globals['_ERROR']._serialized_start=2320
+  _globals['_ERROR']._serialized_end=2435
+  _globals['_INFERENCE']._serialized_start=2535
+  _globals['_INFERENCE']._serialized_end=2850
 # @@protoc_insertion_point(module_scope)
