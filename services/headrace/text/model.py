@@ -53,23 +53,39 @@ class TextModel:
         else:
             ids = prompt.token_ids
         if not ids:
-            raise InvalidRequest("The prompt is empty.", remedy="Send at least one token.")
-        self._require_known(ids)
+            raise InvalidRequest("The prompt is empty.", remedy="Send at least one token.", param="prompt")
+        self._require_known(ids, "prompt")
         return tuple(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, control tokens left out. Raises InvalidRequest for ids that the model does not have."""
-        self._require_known(ids)
-        detokenizer = self.detokenizer()
-        return "".join([*map(detokenizer.push, ids), detokenizer.flush()])
+        """The text of `ids`, control tokens by their names. Raises InvalidRequest for ids the model does not have."""
+        self._require_known(ids, "tokens")
+        return b"".join(map(self.piece, ids)).decode(errors="replace")
 
     def detokenizer(self) -> Detokenizer:
-        """A new one, for one answer."""
+        """A new one, for one answer, which shows no control tokens."""
         return Detokenizer(self._tokenizer.token_bytes)
+
+    def piece(self, token_id: int) -> bytes:
+        """What a token stands for: bytes, or a control token's name; b"" for ids without a text."""
+        pieces = self._tokenizer.pieces
+        return pieces[token_id] if token_id < len(pieces) else b""
+
+    def word_ids(self, word: str) -> tuple[tuple[int, ...], ...]:
+        """The ids by which `word` is written at the beginning of a text and, where they differ, after a space.
+
+        Spaces before the word are ignored unless it is nothing else, as vLLM does for bad_words.
+        """
+        bare = word.lstrip()
+        alone = tuple(self._tokenizer.encode(bare or word))
+        spaced = tuple(self._tokenizer.encode(f" {bare}")) if bare else alone
+        return (alone,) if spaced[-len(alone) :] == alone else (alone, spaced)
 
     def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
         if self._template is None:
-            raise InvalidRequest("This model has no chat template.", remedy="Send a text prompt to /v1/completions.")
+            raise InvalidRequest(
+                "This model has no chat template.", remedy="Send a text prompt to /v1/completions.", param="messages"
+            )
         rendered = self._template.render(prompt.messages)
         return self._tokenizer.encode_with_controls(rendered.text, rendered.stand_ins)
 
@@ -79,6 +95,8 @@ class TextModel:
             return ids
         return [self._bos, *ids]
 
-    def _require_known(self, ids: Sequence[int]) -> None:
-        if ids and (min(ids) < 0 or max(ids) >= self.vocabulary.size):
-            raise InvalidRequest(f"A token id lies outside the vocabulary of {self.vocabulary.size} tokens.")
+    def _require_known(self, ids: Sequence[int], param: str) -> None:
+        size = self.vocabulary.size
+        if ids and (min(ids) < 0 or max(ids) >= size):
+            unknown = next(token for token in ids if not 0 <= token < size)
+            raise InvalidRequest(f"Token {unknown} lies outside the vocabulary of {size} tokens.", param=param)

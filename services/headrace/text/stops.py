@@ -10,20 +10,25 @@ from collections.abc import Sequence
 class StopMatcher:
     """One answer's stop strings. Text that may yet turn out to begin one is held back."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        """stops: not empty strings; none at all is allowed, and then everything passes."""
+    def __init__(self, stops: Sequence[str], *, keep_stop: bool = False) -> None:
+        """stops: not empty strings; none at all is allowed, and then everything passes. keep_stop: the stop string
+        that ends the text is shown."""
         self._automata = [_Automaton(stop) for stop in stops]
+        self._keep_stop = keep_stop
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """The text that is safe to show now, and whether a stop string came: then this was the last of the text."""
+    def push(self, text: str, *, armed: bool = True) -> tuple[str, bool]:
+        """The text that is safe to show now, and whether a stop string came: then this was the last of the text.
+
+        A stop string whose end lies in a text that is not armed is text like any other.
+        """
         pending = self._held + text
         for at, character in enumerate(text, start=len(self._held) + 1):
             # Every automaton sees every character: no short cut on the first match.
             found = max([automaton.matched(character) for automaton in self._automata], default=0)
-            if found:
+            if found and armed:
                 self._held = ""
-                return pending[: at - found], True
+                return pending[: at if self._keep_stop else at - found], True
         keep = max((automaton.state for automaton in self._automata), default=0)
         self._held = pending[len(pending) - keep :]
         return pending[: len(pending) - keep], False
@@ -49,7 +54,7 @@ class _Automaton:
         if self._stop[self.state] == character:
             self.state += 1
         if self.state == len(self._stop):
-            self.state = 0
+            self.state = self._borders[-1]
             return len(self._stop)
         return 0
 

@@ -56,10 +56,12 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message]) -> Rendered:
         """The prompt that opens an assistant's turn after `messages`. Raises InvalidRequest if there can be none."""
         if not messages:
-            raise InvalidRequest("messages must not be empty.")
+            raise InvalidRequest("messages must not be empty.", param="messages")
         for message in messages:
             if message.role not in ROLES:
-                raise InvalidRequest(f"{message.role!r} is not a role.", remedy=f"Use one of {', '.join(ROLES)}.")
+                raise InvalidRequest(
+                    f"{message.role!r} is not a role.", remedy=f"Use one of {', '.join(ROLES)}.", param="messages"
+                )
         used = self._source_characters.union(*(message.content for message in messages))
         stand_ins = self._disguise.stand_ins(used)
         turns = [{"role": each.role, "content": self._disguise.put_on(each.content, stand_ins)} for each in messages]
@@ -71,11 +73,14 @@ class ChatTemplate:
                 messages=turns, add_generation_prompt=True, tools=None, documents=None, **self._tokens
             )
         except TemplateError as error:
-            raise InvalidRequest(f"The model's chat template refuses the messages: {error}") from error
+            raise InvalidRequest(
+                f"The model's chat template refuses the messages: {error}", param="messages"
+            ) from error
         except Exception as error:  # a template is a program: it can fail in any way
             raise InvalidRequest(
                 f"The model's chat template cannot render the messages ({type(error).__name__}).",
                 remedy="Check the order of the roles.",
+                param="messages",
             ) from error
 
 
@@ -94,7 +99,9 @@ class _Disguise:
         free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
         found = dict(zip(self._alphabet, free, strict=False))
         if len(found) < len(self._alphabet):
-            raise InvalidRequest("The messages use too many of Unicode's private-use characters.", remedy="Use fewer.")
+            raise InvalidRequest(
+                "The messages use too many of Unicode's private-use characters.", remedy="Use fewer.", param="messages"
+            )
         return found
 
     def put_on(self, content: str, stand_ins: Mapping[str, str]) -> str:

@@ -28,7 +28,8 @@ class _Control:
 class ByteTokenizer:
     """One model's tokenizer. Safe to use from many threads: nothing changes after construction.
 
-    token_bytes: what each id stands for, b"" for control tokens.
+    token_bytes: what each id stands for in an answer, b"" for control tokens. pieces: the same, but control tokens
+    stand for their names.
     """
 
     def __init__(self, tokenizer_json: Path) -> None:
@@ -43,6 +44,9 @@ class ByteTokenizer:
         }
         self._control_pattern = _any_of(self._controls)
         self.token_bytes = _bytes_by_id(self._tokenizer, added)
+        self.pieces = list(self.token_bytes)
+        for text, control in self._controls.items():
+            self.pieces[control.id] = text.encode()
 
     @property
     def control_ids(self) -> dict[str, int]:
@@ -54,7 +58,7 @@ class ByteTokenizer:
         try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         except TypeError as error:  # the library's word for text that is not Unicode
-            raise InvalidRequest("The prompt holds half of a surrogate pair, which is no character.") from error
+            raise InvalidRequest("A text holds half of a surrogate pair, which is no character.") from error
         return ids
 
     def encode_with_controls(self, text: str, restore: Mapping[int, str] | None = None) -> list[int]:

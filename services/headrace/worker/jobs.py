@@ -148,7 +148,13 @@ class Leg(ABC):
         if first:
             self._first_sampled(sampled)
         self.outbox.token(
-            self.key, self.job.choice, sampled.position, sampled.token, sampled.cached_tokens if first else 0
+            self.key,
+            self.job.choice,
+            sampled.position,
+            sampled.token,
+            sampled.cached_tokens if first else 0,
+            logprob=sampled.logprob,
+            prompt_logprobs=sampled.prompt_logprobs,
         )
 
     def finished(self, finished: Finished) -> None:

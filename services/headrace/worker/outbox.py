@@ -5,11 +5,12 @@ loop; putting never waits, so a router that stops reading stops nobody else.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.core.errors import HeadraceError, Overloaded
 from headrace.core.fleet import Load
 from headrace.core.jobs import Busy, Ending, Events, Granted, JobKey, Report, TokenEvent
+from headrace.core.logprobs import TokenLogprob
 
 # Replies and endings that one router may leave unread. A router this far behind is gone or broken.
 MAX_UNREAD = 8192
@@ -21,8 +22,14 @@ class _Run:
 
     choice: int
     position: int
-    tokens: list[int]
     cached_tokens: int
+    prompt_logprobs: tuple[TokenLogprob, ...]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    def event(self, key: JobKey) -> TokenEvent:
+        tokens, logprobs = tuple(self.tokens), tuple(self.logprobs)
+        return TokenEvent(key, self.choice, self.position, tokens, self.cached_tokens, logprobs, self.prompt_logprobs)
 
 
 class Outbox:
@@ -49,13 +56,25 @@ class Outbox:
         self._replies.append(reply)
         self._put()
 
-    def token(self, key: JobKey, choice: int, position: int, token: int, cached_tokens: int) -> None:
-        """One more token of a job; positions of a job come without gaps."""
+    def token(
+        self,
+        key: JobKey,
+        choice: int,
+        position: int,
+        token: int,
+        cached_tokens: int = 0,
+        *,
+        logprob: TokenLogprob | None = None,
+        prompt_logprobs: tuple[TokenLogprob, ...] = (),
+    ) -> None:
+        """One more token of a job; positions of a job come without gaps. logprob: for every token of a job or for
+        none. cached_tokens, prompt_logprobs: with its first token only."""
         run = self._runs.get(key)
         if run is None:
-            self._runs[key] = _Run(choice, position, [token], cached_tokens)
-        else:
-            run.tokens.append(token)
+            run = self._runs[key] = _Run(choice, position, cached_tokens, prompt_logprobs)
+        run.tokens.append(token)
+        if logprob is not None:
+            run.logprobs.append(logprob)
         self._put()
 
     def ending(self, ending: Ending) -> None:
@@ -104,10 +123,7 @@ class Outbox:
     def _collect(self) -> tuple[Report, ...]:
         reports: list[Report] = list(self._replies)
         if self._runs or self._endings or self._load_due:
-            tokens = tuple(
-                TokenEvent(key, run.choice, run.position, tuple(run.tokens), run.cached_tokens)
-                for key, run in self._runs.items()
-            )
+            tokens = tuple(run.event(key) for key, run in self._runs.items())
             reports.append(Events(tokens, tuple(self._endings), self._load, self._draining))
             self._sent_load = self._load
         self._drop()

@@ -56,6 +56,28 @@ def test_holds_back_only_what_may_begin_a_stop_string(pieces: list[str], stops: 
         assert not held or any(stop.startswith(held) for stop in stops)
 
 
+@given(st.lists(few_letters, max_size=8), stop_lists, st.integers(0, 8), st.booleans())
+def test_only_ends_in_armed_text_count(pieces: list[str], stops: list[str], unarmed: int, keep: bool) -> None:
+    """Against a search of the whole text, which begins where the first armed piece does."""
+    matcher = StopMatcher(stops, keep_stop=keep)
+    shown, stopped = "", False
+    for number, piece in enumerate(pieces):
+        emitted, stopped = matcher.push(piece, armed=number >= unarmed)
+        shown += emitted
+        if stopped:
+            break
+    whole, free = "".join(pieces), len("".join(pieces[:unarmed]))
+    ends = [
+        (end, -len(stop)) for stop in stops for end in range(free + 1, len(whole) + 1) if whole[:end].endswith(stop)
+    ]
+    assert stopped == bool(ends)
+    if ends:
+        end, negative_length = min(ends)
+        assert shown == whole[: end if keep else end + negative_length]
+    else:
+        assert shown + matcher.flush() == whole
+
+
 def test_a_stop_string_over_three_tokens() -> None:
     matcher = StopMatcher(["\nUser:"])
     assert matcher.push("Hi.\n") == ("Hi.", False)

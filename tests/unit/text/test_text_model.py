@@ -42,6 +42,56 @@ def test_merges_and_single_bytes(model: TextModel) -> None:
     assert model.decode(ids) == "hello hé"
 
 
+def test_pieces_are_bytes_and_names(model: TextModel) -> None:
+    """One token of a character's two; a control token; an id of the padding behind the vocabulary."""
+    ids = model.encode(TextPrompt("é"))
+    assert [model.piece(token) for token in ids] == ["é".encode()[:1], "é".encode()[1:]]
+    assert model.piece(START) == b"<|im_start|>"
+    assert model.piece(10**6) == b""
+    shown = model.detokenizer()
+    assert shown.push(START) + shown.push(ids[0]) + shown.push(ids[1]) == "é"
+
+
+def test_tokenizing_and_back_keeps_control_tokens(model: TextModel) -> None:
+    text = "<|im_start|>hello<|im_end|>"
+    assert model.decode(model.encode(TextPrompt(text))) == text
+
+
+@pytest.mark.parametrize(
+    ("word", "spellings"),
+    [
+        ("hello", [["hello"], ["Ġ", "hello"]]),
+        ("  hello", [["hello"], ["Ġ", "hello"]]),
+        (" ", [["Ġ"]]),
+        ("<|im_end|>", None),
+    ],
+)
+def test_words_are_written_with_and_without_a_space(
+    model: TextModel, word: str, spellings: list[list[str]] | None
+) -> None:
+    """A space of its own in front changes nothing; a control token's name is text like any other."""
+    found = [[tokens()[token] for token in ids] for ids in model.word_ids(word)]
+    if spellings is None:
+        assert "".join(found[0]) == word
+    else:
+        assert found == spellings[: len(found)]
+        assert len(found) == 1
+
+
+def test_words_that_a_space_changes_have_two_spellings(files: ModelFiles, tmp_path: Path) -> None:
+    document = json.loads(files.tokenizer_json.read_text())
+    document["added_tokens"].append(
+        document["added_tokens"][0] | {"id": len(tokens()), "content": " no", "special": False}
+    )
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(document))
+    model = TextModel.load(replace(files, tokenizer_json=path))
+    assert model.word_ids("no") == (
+        tuple(model.encode(TextPrompt("n")) + model.encode(TextPrompt("o"))),
+        (len(tokens()),),
+    )
+
+
 def test_vocabulary_is_what_the_engine_needs(model: TextModel) -> None:
     assert model.vocabulary == Vocabulary(size=len(tokens()), stop_ids=frozenset({END_OF_TEXT, END}))
 
@@ -61,7 +111,8 @@ naughty = st.lists(
 def test_a_user_cannot_end_his_turn(model: TextModel, contents: list[str]) -> None:
     ids = model.encode(chat(*contents))
     assert [token for token in ids if token <= END] == [START, END] * len(contents) + [START]
-    assert model.decode(ids) == "".join(f"user\n{content}\n" for content in contents) + "assistant"
+    ordinary = [token for token in ids if token > END]
+    assert model.decode(ordinary) == "".join(f"user\n{content}\n" for content in contents) + "assistant"
 
 
 def test_control_tokens_count_in_raw_text(model: TextModel) -> None:

@@ -7,6 +7,7 @@ import pytest
 from headrace.core.errors import Overloaded
 from headrace.core.fleet import Load
 from headrace.core.jobs import Busy, Ending, Events, JobKey, Outcome, TokenEvent
+from headrace.core.logprobs import TokenLogprob
 from headrace.worker.outbox import MAX_UNREAD, Outbox
 
 A, B = JobKey("a", 1), JobKey("b", 1)
@@ -24,6 +25,21 @@ async def test_steps_merge_into_one_events_with_the_latest_load() -> None:
         Busy(B, 1.0),
         Events((TokenEvent(A, 0, 0, (10, 11, 12), 4),), (Ending(A, Outcome.STOP),), LOAD),
     )
+
+
+async def test_logprobs_stay_with_their_tokens() -> None:
+    """1. Two jobs' steps mix. 2. The prompt's come once. 3. A later take begins anew."""
+    outbox = Outbox("r", LOAD)
+    one, two, three = (TokenLogprob(token, -0.5 * token, 1, ((token, -0.5 * token),)) for token in (1, 2, 3))
+    outbox.token(A, 0, 5, 1, 4, logprob=one, prompt_logprobs=(three,))
+    outbox.token(B, 0, 0, 9)
+    outbox.token(A, 0, 6, 2, logprob=two)
+    outbox.token(B, 0, 1, 9)
+    assert await outbox.take() == (
+        Events((TokenEvent(A, 0, 5, (1, 2), 4, (one, two), (three,)), TokenEvent(B, 0, 0, (9, 9))), (), LOAD),
+    )
+    outbox.token(A, 0, 7, 3, logprob=three)
+    assert await outbox.take() == (Events((TokenEvent(A, 0, 7, (3,), 0, (three,)),), (), LOAD),)
 
 
 async def test_a_second_take_goes_on_where_the_first_stopped() -> None:
