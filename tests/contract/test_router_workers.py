@@ -53,7 +53,13 @@ class NumberText:
         return "".join(f"{token} " for token in ids)
 
     def detokenizer(self) -> Detokenizer:
-        return Detokenizer([f"{token} ".encode() for token in range(1000)])
+        return Detokenizer([self.piece(token) for token in range(1000)])
+
+    def piece(self, token_id: int) -> bytes:
+        return f"{token_id} ".encode()
+
+    def word_ids(self, word: str) -> tuple[tuple[int, ...], ...]:
+        return (tuple(map(int, word.split())),)
 
 
 class InProcess:
@@ -180,7 +186,7 @@ async def test_disaggregated_equals_local_and_only_then_pages_move(over: str) ->
         assert await pair.moved("sent") == await pair.moved("received") == 5 * bytes_per_block
         warm = await pair.ask("warm")
         assert warm[-1].usage is not None
-        assert warm[-1].usage.cached_tokens == 64
+        assert warm[-1].usage.cached_tokens == 69
         assert await pair.moved("received") == 6 * bytes_per_block
         await pair.quiet()
     async with cluster("p1", "d1", over=over, mode=Disaggregation.NEVER) as never:

@@ -127,7 +127,7 @@ async def test_resident_blocks_do_not_travel_again(link: str) -> None:
         again = replace(asked, key=JobKey("b", 1))
         assert await pair.generate(again) == answer
         assert pair.decode.router.heard.granted[again.key].resident_tokens == 144
-        assert pair.prefill.router.heard.cached[again.key] == 144
+        assert pair.prefill.router.heard.cached[again.key] == 149
         assert pair.decode.bytes_moved("received") - before == BLOCK_BYTES
         await pair.quiet()
 
