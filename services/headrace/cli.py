@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
     "chat": (config.ChatConfig, "headrace.bootstrap.terminal:run_chat"),
     "status": (config.StatusConfig, "headrace.bootstrap.terminal:run_status"),
     "explain": (config.ExplainConfig, "headrace.bootstrap.terminal:run_explain"),
+    "models": (config.ModelsConfig, "headrace.bootstrap.terminal:run_models"),
     "health": (config.HealthConfig, "headrace.bootstrap.terminal:run_health"),
 }
 USAGE_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141

@@ -27,6 +27,7 @@ from headrace.config_file import Document, Names, Values, load
 from headrace.core.errors import StartupError
 
 _DEFAULT_MODEL = "smollm2-135m"
+_CACHE_DIR = Path("~/.cache/headrace")
 LOOPBACK = "127.0.0.1"
 _PREFIX = "HEADRACE_"
 
@@ -50,7 +51,7 @@ class ProcessConfig(BaseSettings):
     fleet: str = Field("default", pattern=r"^[A-Za-z0-9._-]+$", description="name of the fleet in a shared Redis")
     redis_url: SecretStr = Field(SecretStr(""), description="the fleet's Redis; only `up` can do without one")
     worker_token: SecretStr = Field(SecretStr(""), description="shared secret of routers and workers")
-    cache_dir: Path = Field(Path("~/.cache/headrace"), description="downloaded models and what is derived from them")
+    cache_dir: Path = Field(_CACHE_DIR, description="downloaded models and what is derived from them")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
     log_json: bool = Field(False, description="log JSON instead of key=value")
     drain_s: float = Field(8.0, ge=0, description="what running answers get to finish when it stops")
@@ -201,6 +202,16 @@ class HealthConfig(BaseSettings):
 
     address: CliPositionalArg[str] = Field("http://127.0.0.1:8000/ready", description="URL, or host:port of gRPC")
     timeout_s: float = Field(4.0, gt=0, description="longest wait for an answer")
+
+
+class ModelsConfig(BaseSettings):
+    """List the models that can be run, or say of one whether it can and what is missing."""
+
+    model_config = ProcessConfig.model_config
+
+    checkpoint: CliPositionalArg[str] = Field("", description="alias, directory, .gguf file or hub id; empty: the list")
+    cache_dir: Path = Field(_CACHE_DIR, description="downloaded models and what is derived from them")
+    json_output: bool = Field(False, alias="json", description="print JSON")
 
 
 class CheckConfig(BaseSettings):

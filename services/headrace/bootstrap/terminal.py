@@ -1,7 +1,7 @@
-"""The commands that talk to a running cluster: configuration in, one terminal command out."""
+"""The commands for a terminal: configuration in, one command out."""
 
-from headrace.config import ChatConfig, ExplainConfig, HealthConfig, StatusConfig
-from headrace.terminal import chat, explain, health, status
+from headrace.config import ChatConfig, ExplainConfig, HealthConfig, ModelsConfig, StatusConfig
+from headrace.terminal import chat, explain, health, models, status
 
 
 def run_chat(config: ChatConfig) -> int:
@@ -23,3 +23,8 @@ def run_explain(config: ExplainConfig) -> int:
 
 def run_health(config: HealthConfig) -> int:
     return health.ask(health.HealthOptions(config.address, config.timeout_s))
+
+
+def run_models(config: ModelsConfig) -> int:
+    cache_dir = config.cache_dir.expanduser()
+    return models.show(models.ModelsOptions(config.checkpoint, cache_dir, config.json_output))

@@ -6,7 +6,7 @@ are believed.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from headrace.core.errors import StartupError
 from headrace.modelfiles.files import TensorEntry
 
 _MAX_HEADER = 100 * 1024 * 1024  # the format's own limit
-_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+ENCODINGS: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 
@@ -77,12 +77,12 @@ def _entry(path: Path, name: str, row: Any, start: int, size: int) -> TensorEntr
         numbers = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
     except (KeyError, TypeError, ValueError) as error:
         raise _broken(path, f"the entry of tensor {name!r} is incomplete") from error
-    if encoding not in _ITEM_BYTES:
+    if encoding not in ENCODINGS:
         raise StartupError(
             f"{path} stores tensor {name!r} as {encoding}, which is not supported.",
-            remedy=f"Use weights in {', '.join(_ITEM_BYTES)}.",
+            remedy=f"Use weights in {', '.join(ENCODINGS)}.",
         )
-    if not numbers or end - begin != math.prod(shape) * _ITEM_BYTES[encoding] or start + end > size:
+    if not numbers or end - begin != math.prod(shape) * ENCODINGS[encoding] or start + end > size:
         raise _broken(path, f"the bytes of tensor {name!r} do not lie where its header says")
     return TensorEntry(name, path, start + begin, end - begin, encoding, shape)
 

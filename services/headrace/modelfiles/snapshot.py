@@ -18,10 +18,10 @@ from headrace.modelfiles.stop_tokens import stop_ids
 
 Json = dict[str, Any]
 
-_CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
+CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
 _OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 # What to fetch of a repository on the hub.
-PATTERNS = ("*.safetensors", "model.safetensors.index.json", _CONFIG, _TOKENIZER, *_OPTIONAL)
+PATTERNS = ("*.safetensors", "model.safetensors.index.json", CONFIG, _TOKENIZER, *_OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Snapshot:
 
     @property
     def required(self) -> tuple[Path, ...]:
-        return (self.directory / _CONFIG, self.tokenizer)
+        return (self.directory / CONFIG, self.tokenizer)
 
     @property
     def tokenizer(self) -> Path:
@@ -47,7 +47,7 @@ class Snapshot:
 
 def find(directory: Path) -> Snapshot:
     """Raises StartupError naming the first file that is missing."""
-    for name in (_CONFIG, _TOKENIZER):
+    for name in (CONFIG, _TOKENIZER):
         if not (directory / name).is_file():
             raise StartupError(
                 f"{directory} has no {name}.",
@@ -59,7 +59,7 @@ def find(directory: Path) -> Snapshot:
 
 def read(snapshot: Snapshot) -> ModelFiles:
     """The whole model, without a name. Raises StartupError for what is broken or not supported."""
-    raw = document(snapshot.directory / _CONFIG)
+    raw = document(snapshot.directory / CONFIG)
     missing, config = describe(raw, snapshot.directory)
     if config is None:
         raise StartupError(
@@ -85,7 +85,7 @@ def describe(raw: Json, directory: Path) -> tuple[tuple[str, ...], ModelConfig |
         return missing, None if missing else model_config(raw)
     except (AttributeError, ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise StartupError(
-            f"{directory / _CONFIG} lacks a number that the model needs, or has a wrong one: {error}.",
+            f"{directory / CONFIG} lacks a number that the model needs, or has a wrong one: {error}.",
             remedy="Fetch the file again.",
         ) from error
 

@@ -66,7 +66,7 @@ _LISTED = (
     Architecture(
         "gemma3_text",
         "Gemma 3 (text)",
-        "window in most layers with its own rope base, query and key norms, post-norms",
+        "windows with their own rope base, query and key norms, post-norms",
         "arXiv 2503.19786",
         query_key_norms=True,
         post_norms=True,

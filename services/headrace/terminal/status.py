@@ -26,6 +26,9 @@ def show(options: StatusOptions) -> int:
     else:
         if status["workers"]:
             Console().print(_table(status))
+            for worker in status["workers"]:
+                if worker["load"]["unready"]:
+                    print(f"{worker['info']['ref']['worker']} is not ready: {worker['load']['unready']}.")
         print(_summary(status))
     return 0 if status["ready"] else 1
 
@@ -45,10 +48,18 @@ def _table(status: dict[str, Any]) -> Table:
         table.add_row(
             f"{info['ref']['worker']}@{info['ref']['incarnation'][:8]}",
             info["role"],
-            "draining" if worker["draining"] else "attached" if worker["attached"] else "away",
+            _state(worker),
             f"{load['running']}+{load['waiting']}",
             f"{load['free_blocks']}/{load['total_blocks']}",
             str(load["credits"]),
             str(info["pid"]),
         )
     return table
+
+
+def _state(worker: dict[str, Any]) -> str:
+    if not worker["attached"]:
+        return "away"
+    if worker["draining"]:
+        return "draining"
+    return "not ready" if worker["load"]["unready"] else "attached"
