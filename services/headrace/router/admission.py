@@ -1,12 +1,13 @@
-"""Admission: requests wait here, first come first served, until a route is possible. Nothing waits in a worker
-that could still go elsewhere.
+"""Admission: requests wait here until a route is possible, by priority and then first come first served. Nothing
+waits in a worker that could still go elsewhere.
 
 Knows nothing of workers: it is handed a way to try, and is woken when trying again may help.
 """
 
 import asyncio
+import bisect
+import itertools
 import operator
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 
 from headrace.core.errors import DeadlineExceeded, HeadraceError, Overloaded, Unavailable
@@ -17,10 +18,13 @@ Take = Callable[[], Route | NoRoute]
 """Finds a route and spends its credits in one go, or says why not."""
 Need = tuple[int, ...]
 """How much room a request needs: whoever needs at least as much of everything cannot do with less."""
+Place = tuple[bool, int, int]
+"""Where one waits: who was served before in front, then the lowest priority, then who came first."""
 
 
 class _Waiter:
-    def __init__(self, take: Take, group: Hashable, need: Need, grace_s: float) -> None:
+    def __init__(self, place: Place, take: Take, group: Hashable, need: Need, grace_s: float) -> None:
+        self.place = place
         self.take = take
         self.group = group
         self.need = need
@@ -53,7 +57,11 @@ class _Waiter:
 
 class Admission:
     """limit: how many requests may wait. grace_s: how long one waits while no worker could serve it at all,
-    comeback_s: how long one that has been served before does, so that a restarted worker can take it on."""
+    comeback_s: how long one that has been served before does, so that a restarted worker can take it on.
+
+    A full queue gives the place of its last waiter to a newcomer of better priority. Priorities are strict: under
+    lasting overload those of worse priority wait until their time runs out.
+    """
 
     def __init__(
         self, limit: int, grace_s: float, gauge: Callable[[float], object], *, comeback_s: float = 15.0
@@ -62,7 +70,8 @@ class Admission:
         self._grace_s = grace_s
         self._comeback_s = comeback_s
         self._gauge = gauge
-        self._queue: deque[_Waiter] = deque()
+        self._queue: list[_Waiter] = []
+        self._numbers = itertools.count()
         self._scheduled: asyncio.Handle | None = None
         self._alarms: set[asyncio.TimerHandle] = set()
         self._closed: HeadraceError | None = None
@@ -72,30 +81,35 @@ class Admission:
         return len(self._queue)
 
     async def admit(
-        self, take: Take, group: Hashable, deadline: float, *, need: Need = (), ahead: bool = False
+        self,
+        take: Take,
+        group: Hashable,
+        deadline: float,
+        *,
+        need: Need = (),
+        ahead: bool = False,
+        priority: int = 0,
     ) -> Route:
         """A route, its credits spent. Raises Overloaded (queue full), Unavailable (nobody could serve it),
         DeadlineExceeded (`deadline`, loop time, passed).
 
-        group: requests of one group want the same workers, so none overtakes another that needs no more. ahead:
-        the request has been served before and waits in front, whatever the limit.
+        group: requests of one group want the same workers, so none overtakes another that is in front and needs no
+        more. ahead: the request has been served before and waits in front, whatever the limit. priority: the lowest
+        is served first.
         """
         if self._closed is not None:
             raise self._closed
+        place = (not ahead, priority, next(self._numbers))
         refusal: NoRoute | None = None
-        if ahead or not any(waiter.group == group for waiter in self._queue):
+        if ahead or not any(waiter.group == group and waiter.place < place for waiter in self._queue):
             outcome = take()
             if isinstance(outcome, Route):
                 return outcome
             refusal = outcome
-        if not ahead and len(self._queue) >= self._limit:
-            raise Overloaded(
-                f"{len(self._queue)} requests are waiting, which is the limit.",
-                remedy="Try again later.",
-                retry_after_s=1.0 if refusal is None else refusal.retry_after_s,
-            )
-        waiter = _Waiter(take, group, need, self._comeback_s if ahead else self._grace_s)
-        return await self._wait(waiter, refusal, deadline, ahead)
+        if not ahead:
+            self._make_room(place, 1.0 if refusal is None else refusal.retry_after_s)
+        waiter = _Waiter(place, take, group, need, self._comeback_s if ahead else self._grace_s)
+        return await self._wait(waiter, refusal, deadline)
 
     def wake(self) -> None:
         """Something changed that may make a route possible: try those who wait, soon and once."""
@@ -119,12 +133,26 @@ class Admission:
         for alarm in self._alarms:
             alarm.cancel()
 
-    async def _wait(self, waiter: _Waiter, refusal: NoRoute | None, deadline: float, ahead: bool) -> Route:
+    def _make_room(self, place: Place, retry_after_s: float) -> None:
+        """Raises Overloaded where there is none and no waiter of worse priority to give up its own."""
+        waiting = [waiter for waiter in self._queue if not waiter.route.done()]
+        if len(waiting) < self._limit:
+            return
+        full = Overloaded(
+            f"{len(waiting)} requests are waiting, which is the limit.",
+            remedy="Try again later.",
+            retry_after_s=retry_after_s,
+        )
+        if not waiting or waiting[-1].place[:2] <= place[:2]:
+            raise full
+        waiting[-1].fail(full)
+
+    async def _wait(self, waiter: _Waiter, refusal: NoRoute | None, deadline: float) -> Route:
         if refusal is not None:
             waiter.told(refusal)
         else:
             self.wake()
-        (self._queue.appendleft if ahead else self._queue.append)(waiter)
+        bisect.insort(self._queue, waiter, key=lambda one: one.place)
         self._gauge(len(self._queue))
         try:
             async with asyncio.timeout_at(deadline):

@@ -3,32 +3,45 @@
 The ending decided here wins over any worker's: what a worker produced beyond it is discarded.
 """
 
+from dataclasses import replace
+
 from headrace.core.errors import InternalError
 from headrace.core.generation import Chunk, FinishReason, Usage
 from headrace.core.jobs import TokenEvent
+from headrace.core.logprobs import TokenLogprob
 from headrace.core.resume import ResumePoint
 from headrace.core.sampling import SamplingParams
 from headrace.router.models import TextModel
+from headrace.router.reading import Reading
+from headrace.router.reports import Reports
 from headrace.text.stops import StopMatcher
 
 
 class Answer:
-    """One generation as its caller sees it. sampling: resolved. tokens: all generated ids, append-only."""
+    """One generation as its caller sees it. tokens: all generated ids, append-only."""
 
-    def __init__(self, text: TextModel, prompt_tokens: int, prompt_digest: bytes, sampling: SamplingParams) -> None:
+    def __init__(
+        self, text: TextModel, reading: Reading, prompt_digest: bytes, sampling: SamplingParams, *, echo: bool = False
+    ) -> None:
+        """sampling: resolved. echo: the first chunk tells the prompt."""
         assert sampling.seed is not None
         assert sampling.max_tokens is not None
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.cached_tokens: int | None = None
-        self._prompt_tokens = prompt_tokens
+        self._prompt_tokens = len(reading.tokens)
+        self._echo = reading.echo if echo else None
+        self._reports = Reports(text, reading, sampling)
         self._prompt_digest = prompt_digest
         self._seed = sampling.seed
+        self._min_tokens = sampling.min_tokens
         self._max_tokens = sampling.max_tokens
+        self._include_stop = sampling.include_stop_str_in_output
         model_stops = frozenset() if sampling.ignore_eos else text.vocabulary.stop_ids
         self._stop_ids = model_stops | frozenset(sampling.stop_token_ids)
         self._detokenizer = text.detokenizer()
-        self._stops = StopMatcher(sampling.stop)
+        self._stops = StopMatcher(sampling.stop, keep_stop=sampling.include_stop_str_in_output)
+        self._characters = 0
 
     @property
     def finished(self) -> bool:
@@ -46,21 +59,28 @@ class Answer:
             self._push(token)
 
     def accept(self, event: TokenEvent) -> Chunk | None:
-        """The chunk that an event brings; None if nothing in it is new. Raises InternalError on a gap."""
+        """The chunk that an event brings; None if nothing in it is new. Raises InternalError on a gap, and where
+        what was to be reported is missing."""
         start = len(self.tokens)
         if event.position > start:
             raise InternalError(f"Token {start} of the answer is missing: a worker went on at {event.position}.")
-        fresh = event.token_ids[start - event.position :]
+        known = start - event.position
+        fresh = event.token_ids[known:]
         if not fresh or self.finished:
             return None
         if self.cached_tokens is None:
             self.cached_tokens = event.cached_tokens
         parts: list[str] = []
+        offsets: list[int] = []
         for token in fresh:
+            offsets.append(self._characters)
             parts.append(self._push(token))
             if self.finished:
                 break
-        return self._chunk(start, "".join(parts))
+        chunk = self._chunk(start, "".join(parts), self._reports.of_tokens(event, known, offsets))
+        if start:
+            return chunk
+        return replace(chunk, prompt_logprobs=self._reports.of_prompt(event), prompt=self._echo)
 
     def end(self, reason: FinishReason) -> Chunk:
         """The worker ended the answer for a reason of its own, such as a full context."""
@@ -73,22 +93,32 @@ class Answer:
 
     def _push(self, token: int) -> str:
         self.tokens.append(token)
-        if token in self._stop_ids:
+        ends = self._may_stop and token in self._stop_ids
+        if ends and not self._include_stop:
             return self._finish(FinishReason.STOP)
-        text, stopped = self._stops.push(self._detokenizer.push(token))
+        piece = self._detokenizer.push(token)
+        self._characters += len(piece)
+        text, stopped = self._stops.push(piece, armed=self._may_stop)
         if stopped:
             self.finish_reason = FinishReason.STOP
+        elif ends:
+            text += self._finish(FinishReason.STOP)
         elif len(self.tokens) >= self._max_tokens:
             text += self._finish(FinishReason.LENGTH)
         return text
 
+    @property
+    def _may_stop(self) -> bool:
+        """Whether the last token may be, or complete, a stop: the first min_tokens tokens may not."""
+        return len(self.tokens) > self._min_tokens
+
     def _finish(self, reason: FinishReason) -> str:
         """The held-back text. A stop string in it ends the answer as any other would."""
-        text, stopped = self._stops.push(self._detokenizer.flush())
+        text, stopped = self._stops.push(self._detokenizer.flush(), armed=self._may_stop)
         self.finish_reason = FinishReason.STOP if stopped else reason
         return text if stopped else text + self._stops.flush()
 
-    def _chunk(self, start: int, text: str) -> Chunk:
+    def _chunk(self, start: int, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> Chunk:
         count = len(self.tokens)
         return Chunk(
             choice=0,
@@ -98,4 +128,5 @@ class Answer:
             resume=ResumePoint(self._seed, self._prompt_digest, self.tokens, count),
             finish_reason=self.finish_reason,
             usage=self.usage if self.finished else None,
+            logprobs=logprobs,
         )

@@ -62,7 +62,9 @@ class Attempt:
             self._decode = self._send(self.route.decode, replace(self._job, kind=JobKind.LOCAL))
             self._life.to(Phase.PREFILLING)
         else:
-            job = replace(self._job, kind=JobKind.DECODE, peer=self.route.prefill)
+            # The prompt's logprobs are prefill's to report; asked for them too, decode would use nothing cached.
+            sampling = replace(self._job.sampling, prompt_logprobs=None)
+            job = replace(self._job, kind=JobKind.DECODE, peer=self.route.prefill, sampling=sampling)
             self._decode = self._send(self.route.decode, job)
 
     def take(self, notice: Notice) -> TokenEvent | FinishReason | None:

@@ -115,6 +115,8 @@ def _absent(view: WorkerView, ask: Ask) -> str:
         return "is not attached"
     if view.state.draining:
         return "is draining"
+    if view.state.load.unready:
+        return f"is not ready: {view.state.load.unready}"
     if view.state.info.ref in ask.excluded:
         return "was lost by this request"
     if _needed(view, ask) > view.max_tokens:

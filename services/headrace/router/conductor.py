@@ -25,7 +25,8 @@ from headrace.router.leg import Lost, Notice
 from headrace.router.life import Life
 from headrace.router.models import Models
 from headrace.router.options import RouterOptions
-from headrace.router.prepare import context_of, encode, opening
+from headrace.router.prepare import context_of, opening
+from headrace.router.reading import read
 from headrace.router.retries import AttemptFailed, Fault, Retries, RetryBudget
 from headrace.router.run import Run
 
@@ -128,10 +129,11 @@ class Conductor:
         return run
 
     async def _prepare(self, run: Run) -> None:
-        run.prompt = await encode(run.model, run.request)
+        reading = await read(run.model.text, run.request)
+        run.prompt = reading.tokens
         self._deadly.check(run.fingerprint)
         context = context_of(run.model, self._states())
-        run.sampling, run.answer = opening(run.model, run.request, run.prompt, context)
+        run.sampling, run.answer = opening(run.model, run.request, reading, context)
 
     async def _next(self, run: Run) -> Chunk | None:
         """The next chunk; None after the last."""

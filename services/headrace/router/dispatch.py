@@ -6,11 +6,13 @@ The meeting point of prefix index, fleet view, `choose` and admission. Knows no 
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from headrace.core.fleet import WorkerRef, WorkerState
 from headrace.core.jobs import Job, JobKey, JobKind
 from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
+from headrace.core.sampling import SamplingParams
 from headrace.router.admission import Admission
 from headrace.router.attachments import Attachments
 from headrace.router.attempt import Attempt
@@ -49,16 +51,20 @@ class Dispatch:
         names = Names(tokens, run.request.cache_salt)
         key = run.key = JobKey(run.request.id, next(self._attempts))
         ask = self._ask(run, len(tokens))
+        # What was told of the prompt is not asked for again.
+        sampling = replace(run.sampling, prompt_logprobs=None) if run.answer.tokens else run.sampling
+        cache = sampling.prompt_logprobs is None
         route = await self._admission.admit(
-            lambda: self._route(key, ask, names),
+            lambda: self._route(key, ask, names, cache),
             group=(ask.model, ask.excluded),
             need=(ask.tokens, ask.total_tokens),
             deadline=run.deadline,
             ahead=bool(run.routes),
+            priority=run.request.priority,
         )
         run.life.to(Phase.ROUTED)
         run.routes.append(route)
-        job = self._job(run, key, tokens, names.under(self._digest(route.decode)))
+        job = self._job(run, key, tokens, sampling, names.under(self._digest(route.decode)))
         return Attempt(
             job,
             route,
@@ -80,11 +86,12 @@ class Dispatch:
             avoided=run.retries.avoided,
         )
 
-    def _route(self, key: JobKey, ask: Ask, names: Names) -> Route | NoRoute:
+    def _route(self, key: JobKey, ask: Ask, names: Names, cache: bool) -> Route | NoRoute:
+        """cache: the job will use cached prefixes."""
         views = self.views
         digests = {view.state.info.model_digest for view in views if view.state.info.model == ask.model}
         hits: dict[WorkerRef, int] = {}
-        for digest in digests:
+        for digest in digests if cache else ():
             hits.update(self._match(names.under(digest)[1]))
         route = choose(ask, views, hits, self._policy)
         if isinstance(route, Route):
@@ -97,7 +104,14 @@ class Dispatch:
         if route.prefill is not None:
             self._ledger.spend(key, route.decode, 0)
 
-    def _job(self, run: Run, key: JobKey, tokens: tuple[int, ...], names: tuple[bytes, tuple[bytes, ...]]) -> Job:
+    def _job(
+        self,
+        run: Run,
+        key: JobKey,
+        tokens: tuple[int, ...],
+        sampling: SamplingParams,
+        names: tuple[bytes, tuple[bytes, ...]],
+    ) -> Job:
         root, hashes = names
         remaining = run.deadline - asyncio.get_running_loop().time()
         return Job(
@@ -105,10 +119,11 @@ class Dispatch:
             kind=JobKind.LOCAL,
             tokens=tokens,
             prompt_len=len(run.prompt),
-            sampling=run.sampling,
+            sampling=sampling,
             root=root,
             hashes=hashes,
             timeout_s=max(0.0, remaining),
+            priority=run.request.priority,
         )
 
     def _digest(self, worker: WorkerRef) -> bytes:

@@ -19,7 +19,7 @@ class Detokenizer(Protocol):
 
 
 class TextModel(Protocol):
-    """The text side of a model. `encode` may take long and is called on a thread."""
+    """The text side of a model. `encode` and `word_ids` may take long and are called on a thread."""
 
     @property
     def vocabulary(self) -> Vocabulary: ...
@@ -29,6 +29,10 @@ class TextModel(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
     def detokenizer(self) -> Detokenizer: ...
+
+    def piece(self, token_id: int) -> bytes: ...
+
+    def word_ids(self, word: str) -> tuple[tuple[int, ...], ...]: ...
 
 
 @dataclass(frozen=True, slots=True)

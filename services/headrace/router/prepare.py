@@ -1,9 +1,8 @@
-"""From a request to what its attempts need: token ids, resolved sampling, the answer's starting state.
+"""From what was read of a request to what its attempts need: resolved sampling, the answer's starting state.
 
-Everything that can be refused without a worker is refused here.
+What does not fit into the context, or does not go together, is refused here, without a worker.
 """
 
-import asyncio
 import secrets
 from collections.abc import Iterable
 
@@ -14,6 +13,7 @@ from headrace.core.resume import ResumePoint, prompt_digest
 from headrace.core.sampling import SamplingParams
 from headrace.router.answer import Answer
 from headrace.router.models import ServedModel
+from headrace.router.reading import Reading
 from headrace.router.view import WorkerView
 
 
@@ -25,11 +25,6 @@ def context_of(model: ServedModel, states: Iterable[WorkerState]) -> int:
         if state.attached and state.info.model == model.name and state.info.role is not Role.PREFILL
     ]
     return max(room, default=model.max_model_len)
-
-
-async def encode(model: ServedModel, request: GenerateRequest) -> tuple[int, ...]:
-    """The prompt as the model reads it, made off the event loop."""
-    return await asyncio.to_thread(model.text.encode, request.prompt)
 
 
 def resolve(sampling: SamplingParams, prompt_tokens: int, context: int, point: ResumePoint | None) -> SamplingParams:
@@ -47,7 +42,7 @@ def resolve(sampling: SamplingParams, prompt_tokens: int, context: int, point: R
             remedy="Shorten the prompt or ask for fewer tokens.",
         )
     if point is not None and sampling.seed not in {None, point.seed}:
-        raise InvalidRequest(f"seed is {sampling.seed}, but resume belongs to seed {point.seed}.")
+        raise InvalidRequest(f"seed is {sampling.seed}, but resume belongs to seed {point.seed}.", param="seed")
     seed = secrets.randbits(63) if point is None else point.seed
     return sampling.resolved(seed, context - prompt_tokens)
 
@@ -58,19 +53,22 @@ def resume_point(data: bytes, prompt: tuple[int, ...], vocabulary_size: int) -> 
         return None
     point = ResumePoint.decode(data)
     if point.prompt != prompt_digest(prompt):
-        raise InvalidRequest("resume belongs to another prompt.", remedy="Send the same prompt as before.")
+        raise InvalidRequest(
+            "resume belongs to another prompt.", remedy="Send the same prompt as before.", param="resume"
+        )
     if any(token >= vocabulary_size for token in point.tokens):
-        raise InvalidRequest("resume holds token ids that the model does not have.")
+        raise InvalidRequest("resume holds token ids that the model does not have.", param="resume")
     return point
 
 
 def opening(
-    model: ServedModel, request: GenerateRequest, prompt: tuple[int, ...], context: int
+    model: ServedModel, request: GenerateRequest, reading: Reading, context: int
 ) -> tuple[SamplingParams, Answer]:
     """Resolved sampling, and the answer as far as an earlier try brought it."""
+    prompt = reading.tokens
     point = resume_point(request.resume, prompt, model.text.vocabulary.size)
-    sampling = resolve(request.sampling, len(prompt), context, point)
-    answer = Answer(model.text, len(prompt), prompt_digest(prompt), sampling)
+    sampling = resolve(reading.sampling, len(prompt), context, point)
+    answer = Answer(model.text, reading, prompt_digest(prompt), sampling, echo=request.echo)
     if point is not None:
         answer.replay(tuple(point.tokens))
     return sampling, answer

@@ -30,6 +30,8 @@ from headrace.core.jobs import (
     Welcome,
 )
 from headrace.core.layout import KvLayout
+from headrace.core.logprobs import TokenLogprob
+from headrace.core.sampling import SamplingParams
 from headrace.core.ticket import UNIT_BLOCKS, Ticket
 from headrace.rpc.contracts import PROTOCOL_VERSION
 
@@ -41,6 +43,22 @@ DEADLINE_S = 10.0
 def token_at(seed: int, position: int) -> int:
     """A printable byte; a function of seed and position only."""
     return ord("a") + (seed * 31 + position * 7 + position // 5) % 26
+
+
+def logprob_at(sampling: SamplingParams, token: int, position: int) -> TokenLogprob | None:
+    """A function of token, position and how many alternatives are asked for; the first alternative is `x`."""
+    if sampling.logprobs is None:
+        return None
+    top = tuple((ord("x") - place, -0.25 * (place + 1)) for place in range(sampling.logprobs))
+    return TokenLogprob(token, -1.0 - position / 8, 3, top)
+
+
+def prompt_logprobs_of(job: Job) -> tuple[TokenLogprob, ...]:
+    """What a worker reports with a request's first token."""
+    if job.sampling.prompt_logprobs is None or job.generated:
+        return ()
+    top = tuple((ord("p") + place, -1.0) for place in range(job.sampling.prompt_logprobs))
+    return tuple(TokenLogprob(token, -float(place), place, top) for place, token in enumerate(job.tokens[1:], 1))
 
 
 def expected(seed: int, count: int) -> list[int]:
@@ -68,7 +86,8 @@ def worker_info(name: str, role: Role, incarnation: str = "1", **changes: object
 
 class ScriptedWorker:
     """at: what to do when a point is passed: "submit", "grant", "activate", "token N" (before it is sent), "handover",
-    "abort". silent: points at which it says nothing more for that job. cached: what it reports as cached tokens."""
+    "abort". silent: points at which it says nothing more for that job. cached: what it reports as cached tokens.
+    mute: it reports no logprobs, as a worker would that does not know of them."""
 
     def __init__(self, info: WorkerInfo, *, cached: int = 0) -> None:
         self.info = info
@@ -84,6 +103,7 @@ class ScriptedWorker:
         self.exposition = "# HELP toy_jobs Jobs.\n# TYPE toy_jobs gauge\ntoy_jobs 3.0\n"
         self.stop_token: tuple[int, int] | None = None
         self.dead = False
+        self.mute = False
         self.hellos = 0
         self._out: asyncio.Queue[Report | HeadraceError] | None = None
         self._changed = asyncio.Condition()
@@ -235,7 +255,17 @@ class ScriptedWorker:
         if not await self._pass(f"token {position}") or job.key not in self.live:
             return False
         cached = self.cached if position == job.generated else 0
-        event = TokenEvent(job.key, 0, position, (self._pick(job, position),), cached)
+        token = self._pick(job, position)
+        logprob = logprob_at(job.sampling, token, position)
+        event = TokenEvent(
+            job.key,
+            0,
+            position,
+            (token,),
+            cached,
+            () if logprob is None or self.mute else (logprob,),
+            prompt_logprobs_of(job) if position == job.generated and not self.mute else (),
+        )
         self.send(Events((event,), (), self.load))
         return True
 

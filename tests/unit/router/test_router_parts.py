@@ -21,6 +21,7 @@ from headrace.router.deadly import Deadly
 from headrace.router.history import History
 from headrace.router.ledger import Ledger
 from headrace.router.merge import Exposition, merge
+from headrace.router.reading import Reading
 from headrace.router.retries import AttemptFailed, Fault, Retries, RetryBudget
 from headrace.router.view import Inflight
 
@@ -244,7 +245,8 @@ def event(position: int, *tokens: int, cached: int = 0) -> TokenEvent:
 
 
 def answer(**changes: object) -> Answer:
-    return Answer(ByteText(), 5, b"p" * 8, sampling(**{"max_tokens": 100, **changes}))
+    params = sampling(**{"max_tokens": 100, **changes})
+    return Answer(ByteText(), Reading((1, 2, 3, 4, 5), params), b"p" * 8, params)
 
 
 @given(st.data())

@@ -41,6 +41,14 @@ class ByteText:
     def detokenizer(self) -> Detokenizer:
         return Detokenizer([b"", *(bytes([byte]) for byte in range(1, 256))])
 
+    def piece(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id else b"<end>"
+
+    def word_ids(self, word: str) -> tuple[tuple[int, ...], ...]:
+        """A word that begins with a capital is another one after a space."""
+        ids = tuple(word.encode())
+        return (ids, (32, *ids)) if word[0].isupper() else (ids,)
+
 
 class ToyCluster:
     """workers: by name. hits: what the prefix index says."""
