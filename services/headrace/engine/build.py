@@ -26,6 +26,7 @@ from headrace.engine.options import EngineOptions, model_digest, plan_pool, requ
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.parallel import ALONE, Parallel
 from headrace.engine.replica import Replica
+from headrace.engine.sample import Sampler
 from headrace.engine.torch_runner import TorchRunner
 from headrace.engine.weights.load import DTYPES, Weights, weight_bytes
 from headrace.modelfiles.files import ModelConfig, ModelFiles
@@ -52,7 +53,7 @@ def build_engine(files: ModelFiles, vocabulary: Vocabulary, options: EngineOptio
     pool_bytes = size.num_blocks * size.layout.block_bytes
     require_memory({"weights": weight_bytes(files, dtype), "KV pages": pool_bytes})
     model = load_model(files, dtype, size.max_model_len)
-    runner = TorchRunner(model, PageMemory(size.layout, size.num_blocks), dtype)
+    runner = TorchRunner(model, PageMemory(size.layout, size.num_blocks), dtype, Sampler(vocabulary))
     digest = model_digest(files, size.layout.dtype, "kv plain" + rope_recipe(files.config, size.max_model_len))
     info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
     structlog.get_logger().info(

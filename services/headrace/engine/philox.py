@@ -8,25 +8,30 @@ import numpy.typing as npt
 
 _Words = npt.NDArray[np.uint64]
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-_LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+# Each half of the state is a pair (high word, low word); its products come from the other half.
+_MULTIPLIERS = np.array([[0xCD9E8D57], [0xD2511F53]], dtype=np.uint64)
+_KEY_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64) << _HALF
 _ROUNDS = 10
 
 
-def philox(counter: tuple[_Words, _Words, _Words, _Words], key: tuple[int, int]) -> _Words:
-    """Four 32-bit words a counter, [n, 4]. Counter words are 32-bit values in uint64 arrays of one shape [n]."""
+def philox(counter: tuple[_Words, _Words, _Words, _Words], key: tuple[_Words, _Words]) -> npt.NDArray[np.uint32]:
+    """Four 32-bit words a counter, [n, 4]. Counter and key are 32-bit values in uint64 arrays, [n] or [1]."""
     first, second, third, fourth = counter
-    for turn in range(_ROUNDS):
-        low_key, high_key = (
-            np.uint64((word + turn * step) & 0xFFFFFFFF) for word, step in zip(key, _KEY_STEPS, strict=True)
-        )
-        left, right = first * _MULTIPLIERS[0], third * _MULTIPLIERS[1]
-        first, second, third, fourth = (
-            (right >> _HALF) ^ second ^ low_key,
-            right & _LOW,
-            (left >> _HALF) ^ fourth ^ high_key,
-            left & _LOW,
-        )
-    return np.stack((first, second, third, fourth), axis=1)
+    count = max(len(word) for word in (*counter, *key))
+    state = np.empty((2, count), dtype=np.uint64)
+    state[0] = (first << _HALF) | second
+    state[1] = (third << _HALF) | fourth
+    keys = np.stack(np.broadcast_arrays(*key)) << _HALF
+    products = np.empty_like(state)
+    for _ in range(_ROUNDS):
+        np.right_shift(state[::-1], _HALF, out=products)
+        np.multiply(products, _MULTIPLIERS, out=products)
+        np.left_shift(state, _HALF, out=state)
+        np.bitwise_xor(state, products, out=state)
+        np.bitwise_xor(state, keys, out=state)
+        keys += _KEY_STEPS  # wraps at 32 bits: a key is the high half of its word
+    words = np.empty((count, 2, 2), dtype=np.uint32)
+    words[:, :, 0] = (state >> _HALF).T
+    words[:, :, 1] = state.T
+    return words.reshape(count, 4)
