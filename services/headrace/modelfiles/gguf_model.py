@@ -31,8 +31,11 @@ _LAYER_NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
 }
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_PERMUTED = {"llama"}  # architectures whose query and key rows llama.cpp's converter reorders
 _Value = TypeVar("_Value", int, float, str, bool, list[MetadataValue])
 
 
@@ -53,7 +56,6 @@ class GgufModel:
 def interpret(file: GgufFile) -> GgufModel:
     """Raises StartupError for an architecture, variant, tokenizer or tensor that is not supported or is missing."""
     keys = _Keys(file)
-    _require_supported(keys.get("general.architecture", str), file.path)
     config = _config(keys, {tensor.name: tensor for tensor in file.tensors})
     tensors = complete(config, [_entry(tensor, config, file.path) for tensor in file.tensors], file.path)
     tokens = keys.texts("tokenizer.ggml.tokens")
@@ -83,13 +85,15 @@ def _require_supported(architecture: str, path: Path) -> None:
 
 
 class _Keys:
-    """Typed access to the metadata."""
+    """Typed access to the metadata. A key that begins with "." is the architecture's own."""
 
     def __init__(self, file: GgufFile) -> None:
         self.path = file.path
         self._values = file.metadata
+        self.architecture = self.get("general.architecture", str)
 
     def get(self, key: str, kind: type[_Value], default: _Value | None = None) -> _Value:
+        key = self.full(key)
         value = self._values.get(key, default)
         if value is None:
             raise self.broken(f"the key {key!r} is missing")
@@ -102,7 +106,7 @@ class _Keys:
     def positive(self, key: str, default: int | None = None) -> int:
         value = self.get(key, int) if default is None else self.get(key, int, default)
         if value <= 0:
-            raise self.broken(f"the key {key!r} is {value}")
+            raise self.broken(f"the key {self.full(key)!r} is {value}")
         return value
 
     def texts(self, key: str) -> list[str]:
@@ -110,6 +114,9 @@ class _Keys:
         if not all(isinstance(value, str) for value in values):
             raise self.broken(f"the key {key!r} is not a list of texts")
         return [str(value) for value in values]
+
+    def full(self, key: str) -> str:
+        return self.architecture + key if key.startswith(".") else key
 
     def has(self, key: str) -> bool:
         return key in self._values
@@ -121,39 +128,41 @@ class _Keys:
 
 
 def _config(keys: _Keys, tensors: Mapping[str, GgufTensor]) -> ModelConfig:
+    _require_supported(keys.architecture, keys.path)
     _refuse_variants(keys, tensors)
     embedding = tensors.get("token_embd.weight")
     if embedding is None:
         raise keys.broken("the tensor 'token_embd.weight' is missing")
-    hidden = keys.positive("llama.embedding_length")
-    heads = keys.positive("llama.attention.head_count")
-    head_dim = keys.positive("llama.attention.key_length", hidden // heads)
-    for key in ("llama.attention.value_length", "llama.rope.dimension_count"):
+    hidden = keys.positive(".embedding_length")
+    heads = keys.positive(".attention.head_count")
+    head_dim = keys.positive(".attention.key_length", hidden // heads)
+    for key in (".attention.value_length", ".rope.dimension_count"):
         if keys.get(key, int, head_dim) != head_dim:
-            raise keys.broken(f"{key!r} differs from the head's {head_dim} dimensions")
+            raise keys.broken(f"{keys.full(key)!r} differs from the head's {head_dim} dimensions")
     return ModelConfig(
-        architecture="llama",
+        architecture=keys.architecture,
         vocab_size=embedding.shape[0],
         hidden_size=hidden,
-        intermediate_size=keys.positive("llama.feed_forward_length"),
-        layers=keys.positive("llama.block_count"),
+        intermediate_size=keys.positive(".feed_forward_length"),
+        layers=keys.positive(".block_count"),
         heads=heads,
-        kv_heads=keys.positive("llama.attention.head_count_kv", heads),
+        kv_heads=keys.positive(".attention.head_count_kv", heads),
         head_dim=head_dim,
-        norm_eps=_round_float32(keys.get("llama.attention.layer_norm_rms_epsilon", float)),
-        rope_theta=_round_float32(keys.get("llama.rope.freq_base", float, 10000.0)),
-        max_position=keys.positive("llama.context_length"),
+        norm_eps=_round_float32(keys.get(".attention.layer_norm_rms_epsilon", float)),
+        rope_theta=_round_float32(keys.get(".rope.freq_base", float, 10000.0)),
+        max_position=keys.positive(".context_length"),
         tied_embeddings="output.weight" not in tensors,
+        qkv_bias=keys.architecture == "qwen2",
     )
 
 
 def _refuse_variants(keys: _Keys, tensors: Mapping[str, GgufTensor]) -> None:
     if keys.get("split.count", int, 1) > 1:
         raise keys.broken("it is one part of a file that was split; merge the parts first")
-    if keys.get("llama.expert_count", int, 0):
+    if keys.get(".expert_count", int, 0):
         raise keys.broken("mixtures of experts are not supported")
-    scaled = keys.get("llama.rope.scaling.type", str, "none") != "none"
-    if "rope_freqs.weight" in tensors or (scaled and keys.get("llama.rope.scaling.factor", float, 1.0) != 1.0):
+    scaled = keys.get(".rope.scaling.type", str, "none") != "none"
+    if "rope_freqs.weight" in tensors or (scaled and keys.get(".rope.scaling.factor", float, 1.0) != 1.0):
         raise keys.broken("scaled rotary embeddings are not supported")
 
 
@@ -165,12 +174,13 @@ def _round_float32(value: float) -> float:
 def _entry(tensor: GgufTensor, config: ModelConfig, path: Path) -> TensorEntry:
     layer = _LAYER.fullmatch(tensor.name)
     part = layer[2] if layer else ""
-    if layer and part in _LAYER_NAMES:
-        name = f"model.layers.{layer[1]}.{_LAYER_NAMES[part]}.weight"
+    if layer and part in _LAYER_NAMES and (layer[3] == "weight" or config.qkv_bias):
+        name = f"model.layers.{layer[1]}.{_LAYER_NAMES[part]}.{layer[3]}"
     else:
         name = _NAMES.get(tensor.name.removesuffix(".weight"), "") + ".weight"
         name = tensor.name if name == ".weight" else name
     permuted = {"attn_q": config.heads, "attn_k": config.kv_heads}.get(part, 0)
+    permuted = permuted if config.architecture in _PERMUTED else 0
     return TensorEntry(name, path, tensor.offset, tensor.nbytes, tensor.encoding, tensor.shape, permuted)
 
 

@@ -60,8 +60,8 @@ class Architecture:
 _LISTED = (
     Architecture("llama", "Llama 2, 3 to 3.3; SmolLM2; TinyLlama", "optional biases", "arXiv 2407.21783", gguf=True),
     Architecture("mistral", "Mistral 7B, Nemo, Small", "sliding window", "arXiv 2310.06825"),
-    Architecture("qwen2", "Qwen 2, 2.5; their distillates", "query, key, value biases", "arXiv 2412.15115"),
-    Architecture("qwen3", "Qwen 3", "query and key norms", "arXiv 2505.09388", query_key_norms=True),
+    Architecture("qwen2", "Qwen 2, 2.5; their distillates", "query, key, value biases", "arXiv 2412.15115", gguf=True),
+    Architecture("qwen3", "Qwen 3", "query and key norms", "arXiv 2505.09388", gguf=True, query_key_norms=True),
     Architecture("gemma2", "Gemma 2", "soft-caps, alternating window, post-norms", "arXiv 2408.00118", post_norms=True),
     Architecture(
         "gemma3_text",

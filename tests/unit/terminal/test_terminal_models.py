@@ -46,7 +46,7 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert [each["model_type"] for each in listed["architectures"]] == list(ARCHITECTURES)
     formats = {each["model_type"]: each["formats"] for each in listed["architectures"]}
-    assert (formats["llama"], formats["qwen3"]) == (["safetensors", "gguf"], ["safetensors"])
+    assert (formats["llama"], formats["phi3"]) == (["safetensors", "gguf"], ["safetensors"])
     assert listed["encodings"]["safetensors"] == ["F32", "F16", "BF16"]
     assert set(listed["rope_variants"]) == set(ROPE_VARIANTS)
 
