@@ -69,7 +69,12 @@ class EngineConfig(ProcessConfig):
     max_model_len: int | None = Field(None, ge=16, description="context in tokens; default: the model's")
     max_num_seqs: int = Field(64, ge=1, le=4096, description="sequences a worker runs at once")
     max_num_batched_tokens: int = Field(128, ge=16, description="tokens of one engine step")
-    kv_cache_memory_bytes: int = Field(2**30, ge=1, description="bytes of KV pages a worker holds")
+    block_size: int = Field(16, ge=16, le=1024, multiple_of=16, description="tokens of a KV page; a multiple of 16")
+    kv_cache_memory_bytes: int | None = Field(None, ge=1, description="bytes of a worker's KV pages; default: 1 GiB")
+    gpu_memory_utilization: float | None = Field(
+        None, gt=0, le=1, description="instead: share of the free memory that weights and KV pages take"
+    )
+    stall_s: float = Field(60.0, gt=0, description="a worker whose engine stands still this long is not ready")
     enable_prefix_caching: bool = Field(True, description="reuse KV of equal prefixes")
     link: Literal["ucx", "tcp", "nccl"] = Field("ucx", description="how KV pages travel")
     ucx_tls: str = Field("tcp,self", description="UCX transports; shared memory is opt-in: tcp,posix,self")

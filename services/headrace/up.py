@@ -21,6 +21,7 @@ from headrace.bootstrap.launcher import command_line, open_launcher, worker_spec
 from headrace.config import FrontendConfig, UpConfig, WorkerConfig
 from headrace.core.errors import StartupError, Unavailable
 from headrace.core.layout import DTYPE_BYTES
+from headrace.engine.options import DEFAULT_KV_BYTES
 from headrace.modelfiles.files import ModelFiles
 from headrace.modelfiles.resolve import resolve
 from headrace.placement.preflight import require_free_port, require_memory
@@ -91,12 +92,18 @@ def process_specs(config: UpConfig, redis_url: str, directory: Path) -> list[Pro
         for index in range(count):
             name = f"{role}-{index}"
             own = {"role": role, "name": name, "threads": threads, "host": configuration.LOOPBACK, "port": 0}
-            worker = configuration.derive(WorkerConfig, config, **shared, **own)
+            worker = configuration.derive(WorkerConfig, config, **shared, **own, **_memory_share(config, total))
             # Child processes share the cores, however many they are.
             bundle = Bundle(cpus=threads if config.placement == "ray" else 0)
             specs.append(worker_spec(worker, threads, directory, config.placement, bundle))
     frontend = configuration.derive(FrontendConfig, config, **shared)
     return [*specs, _frontend_spec(frontend, directory)]
+
+
+def _memory_share(config: UpConfig, workers: int) -> dict[str, float]:
+    """Workers measure the same free memory at the same time, so each gets its part of the share."""
+    share = config.gpu_memory_utilization
+    return {} if share is None else {"gpu_memory_utilization": share / workers}
 
 
 @asynccontextmanager
@@ -138,7 +145,7 @@ def _preflight(config: UpConfig) -> ModelFiles:
         require_memory(
             sum(config.roles().values()),
             _weight_bytes(files, config.dtype),
-            config.kv_cache_memory_bytes,
+            _kv_bytes(config),
             psutil.virtual_memory().available,
         )
     return files
@@ -147,6 +154,13 @@ def _preflight(config: UpConfig) -> ModelFiles:
 def _weight_bytes(files: ModelFiles, dtype: str) -> int:
     values = sum(math.prod(tensor.shape) for tensor in files.tensors)
     return values * DTYPE_BYTES["bfloat16" if dtype == "auto" else dtype]
+
+
+def _kv_bytes(config: UpConfig) -> int:
+    """What each worker's pages need for certain: a share of the memory takes what there is."""
+    if config.gpu_memory_utilization is not None:
+        return 0
+    return DEFAULT_KV_BYTES if config.kv_cache_memory_bytes is None else config.kv_cache_memory_bytes
 
 
 async def _start(supervisor: Supervisor, board: "_Board", specs: list[ProcessSpec]) -> None:

@@ -36,9 +36,9 @@ from headrace.engine.options import EngineOptions
 from headrace.modelfiles.files import ModelConfig, ModelFiles
 from headrace.rpc.contracts import PROTOCOL_VERSION, WorkerService
 from headrace.telemetry.metrics import WorkerMetrics
-from headrace.transfer.carrier import Side, TransferReport, TransferStatus
+from headrace.transfer.carrier import MakeCarrier, Side, TransferReport, TransferStatus
 from headrace.worker.identity import Identity
-from headrace.worker.service import MakeCarrier, Worker
+from headrace.worker.service import Worker
 
 DEADLINE_S = 10.0
 CONFIG = ModelConfig("llama", 1000, 64, 128, 2, 4, 2, 8, 1e-5, 10000.0, 512, True)
@@ -310,6 +310,7 @@ async def served(
     token: str = "",
     metrics: WorkerMetrics | None = None,
     grace_s: float = 0.0,
+    stall_s: float = 60.0,
 ) -> AsyncIterator[Serving]:
     """A worker from start to stop; its pool is recounted when it has stopped."""
     made: list[WaitingCarrier] = []
@@ -328,6 +329,7 @@ async def served(
         publish=lambda stored, evicted: published.append((stored, evicted)),
         token=token,
         check_after_s=0.01,
+        stall_s=stall_s,
     )
     await worker.start()
     worker.announce("127.0.0.1:1")

@@ -27,7 +27,7 @@ from headrace.prefix.publisher import Publisher
 from headrace.prefix.redis_index import RedisIndex
 from headrace.roster.lease import Lease
 from headrace.roster.redis_roster import RedisRoster
-from headrace.rpc.server import serve
+from headrace.rpc.server import Server, serve
 from headrace.store.connection import Store
 from headrace.telemetry.exposition import expose
 from headrace.telemetry.metrics import WorkerMetrics
@@ -59,11 +59,12 @@ async def run(config: WorkerConfig) -> int:
         store = Store(redis_url)
         closing.push_async_callback(store.close)
         publisher = Publisher(RedisIndex(store, fleet=config.fleet), ref, ttl_s=config.lease_ttl_s)
-        worker, info = await _serve(config, identity, engine, publisher, closing)
+        worker, info, server = await _serve(config, identity, engine, publisher, closing)
         lease = _keep(closing, "lease", _lease(config, store, info, publisher).run())
         publishing = _keep(closing, "publisher", publisher.run())
+        watching = _keep(closing, "watchdog", worker.watch(server.set_ready))
         announce.ready(worker=ref.worker, incarnation=ref.incarnation, role=config.role, address=info.address)
-        return await until_over(stop, worker.failed, (lease, publishing))
+        return await until_over(stop, worker.failed, (lease, publishing, watching))
 
 
 def _load(config: WorkerConfig) -> tuple[str, Engine]:
@@ -74,7 +75,9 @@ def _load(config: WorkerConfig) -> tuple[str, Engine]:
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
+        block_size=config.block_size,
         kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+        gpu_memory_utilization=config.gpu_memory_utilization,
         enable_prefix_caching=config.enable_prefix_caching,
         threads=config.threads,
     )
@@ -86,7 +89,7 @@ def _load(config: WorkerConfig) -> tuple[str, Engine]:
 
 async def _serve(
     config: WorkerConfig, identity: Identity, engine: Engine, publisher: Publisher, closing: AsyncExitStack
-) -> tuple[Worker, WorkerInfo]:
+) -> tuple[Worker, WorkerInfo, Server]:
     """The worker behind its gRPC port. Closing ends the worker first, so that routers hear how their jobs ended."""
     metrics = WorkerMetrics()
     closing.callback(expose(config.host, config.metrics_port, metrics.registry))
@@ -97,7 +100,15 @@ async def _serve(
         return TransferThread(link, pages, report, metrics.transfer)
 
     token = config.worker_token.get_secret_value()
-    worker = Worker(engine, make_carrier, identity, metrics=metrics, publish=publisher.publish, token=token)
+    worker = Worker(
+        engine,
+        make_carrier,
+        identity,
+        metrics=metrics,
+        publish=publisher.publish,
+        token=token,
+        stall_s=config.stall_s,
+    )
     await worker.start()
     try:
         server = await serve(f"{config.host}:{config.port}", worker=worker)
@@ -108,7 +119,7 @@ async def _serve(
     closing.push_async_callback(worker.stop, config.drain_s)
     info = worker.announce(f"{reached_at}:{server.port}")
     await server.set_ready(True)
-    return worker, info
+    return worker, info, server
 
 
 def _reached_at(config: WorkerConfig) -> str:

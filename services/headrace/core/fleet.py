@@ -50,7 +50,10 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A worker's load after an engine step. credits: jobs it will still accept right now."""
+    """A worker's load after an engine step. credits: jobs it will still accept right now.
+
+    unready: why it takes no jobs though it is attached, as "its engine ..."; "" if it does.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -59,6 +62,7 @@ class Load:
     cached_blocks: int = 0
     credits: int = 0
     quarantined_slabs: int = 0
+    unready: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,10 +48,11 @@ def build_engine(files: ModelFiles, vocabulary: Vocabulary, options: EngineOptio
     """Loads the model; takes seconds. Raises StartupError if it does not fit or is not supported."""
     if options.threads:
         torch.set_num_threads(options.threads)
-    size = plan_pool(files.config, options)
-    dtype = DTYPES[size.layout.dtype]
-    pool_bytes = size.num_blocks * size.layout.block_bytes
-    require_memory({"weights": weight_bytes(files, dtype), "KV pages": pool_bytes})
+    dtype = DTYPES[options.resolved_dtype]
+    weights = weight_bytes(files, dtype)
+    size = plan_pool(files.config, options, weights)
+    structlog.get_logger().info("engine.kv_pool", arithmetic=size.arithmetic)
+    require_memory({"weights": weights, "KV pages": size.num_blocks * size.layout.block_bytes})
     model = load_model(files, dtype, size.max_model_len)
     runner = TorchRunner(model, PageMemory(size.layout, size.num_blocks), dtype, Sampler(vocabulary))
     digest = model_digest(files, size.layout.dtype, "kv plain" + rope_recipe(files.config, size.max_model_len))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 import xxhash
 
 from headrace.core.errors import HeadraceError, InternalError
@@ -42,6 +43,7 @@ def build_fake_engine(
     """
     size = plan_pool(files.config, options)
     require_memory({"KV pages": size.num_blocks * size.layout.block_bytes})
+    structlog.get_logger().info("engine.kv_pool", arithmetic=size.arithmetic)
     digest = model_digest(files, size.layout.dtype, "fake")
     pages = MarkedPages(size.layout, size.num_blocks, digest)
     runner = FakeRunner(pages, vocabulary, size.max_model_len, digest, stop_after=stop_after, before_step=before_step)

@@ -14,6 +14,7 @@ from headrace.core.layout import DTYPE_BYTES, KvLayout
 from headrace.modelfiles.files import ModelConfig, ModelFiles
 
 _MIB = 1024 * 1024
+DEFAULT_KV_BYTES = 1024 * _MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,9 @@ class EngineOptions:
 
     dtype: "auto" (bfloat16) or a key of DTYPE_BYTES, for weights and KV alike. max_model_len: None is as long as
     model and pool allow. max_num_seqs: jobs at once. max_num_batched_tokens: tokens computed in one step, which
-    bounds how long a step may delay running streams. block_size: tokens of a page. kv_cache_memory_bytes: the pool.
-    threads: CPU threads of this process's tensor operations; 0 leaves the library's choice.
+    bounds how long a step may delay running streams. block_size: tokens of a page. kv_cache_memory_bytes: the pool;
+    gpu_memory_utilization instead: the share of the memory free at the start that weights and pool take together; of
+    neither: DEFAULT_KV_BYTES. threads: CPU threads of this process's tensor operations; 0 leaves the library's choice.
     """
 
     dtype: str = "auto"
@@ -31,7 +33,8 @@ class EngineOptions:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 128
     block_size: int = BLOCK_TOKENS
-    kv_cache_memory_bytes: int = 1024 * _MIB
+    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float | None = None
     enable_prefix_caching: bool = True
     threads: int = 0
 
@@ -44,9 +47,19 @@ class EngineOptions:
             "A step must hold one token of every sequence: raise the first or lower the second.",
         )
         _require(
-            self.block_size == BLOCK_TOKENS,
-            f"block_size {self.block_size} is not supported.",
+            self.block_size >= BLOCK_TOKENS and self.block_size % BLOCK_TOKENS == 0,
+            f"block_size {self.block_size} is no multiple of {BLOCK_TOKENS}.",
             f"Use {BLOCK_TOKENS}.",
+        )
+        _require(
+            self.kv_cache_memory_bytes is None or self.gpu_memory_utilization is None,
+            "kv_cache_memory_bytes and gpu_memory_utilization both say how large the KV pool is.",
+            "Give one of them.",
+        )
+        _require(
+            self.gpu_memory_utilization is None or 0 < self.gpu_memory_utilization <= 1,
+            f"gpu_memory_utilization {self.gpu_memory_utilization} is not above 0 and at most 1.",
+            "Give a share such as 0.8.",
         )
 
     @property
@@ -59,31 +72,59 @@ _DTYPES = f"Choose auto, {', '.join(DTYPE_BYTES)}."
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """What became of the options for one model."""
+    """What became of the options for one model. arithmetic: how, for people."""
 
     layout: KvLayout
     num_blocks: int
     max_model_len: int
+    arithmetic: str
 
 
-def plan_pool(config: ModelConfig, options: EngineOptions) -> PoolSize:
-    """The pool that `options` give `config`. Raises StartupError if the context asked for does not fit."""
+def plan_pool(config: ModelConfig, options: EngineOptions, weight_bytes: int = 0) -> PoolSize:
+    """The pool that `options` give `config` beside `weight_bytes` of weights.
+
+    Raises StartupError if the context asked for does not fit, or the share of the memory leaves no room.
+    """
     layout = KvLayout(config.layers, config.kv_heads, config.head_dim, options.block_size, options.resolved_dtype)
-    num_blocks = options.kv_cache_memory_bytes // layout.block_bytes
+    pool_bytes, source = _pool_bytes(options, weight_bytes)
+    num_blocks = pool_bytes // layout.block_bytes
     fits = num_blocks * options.block_size
     wanted = options.max_model_len
     _require(
         num_blocks >= 2 and (wanted is None or wanted <= fits),
-        f"kv_cache_memory_bytes {options.kv_cache_memory_bytes} holds {num_blocks} blocks of {layout.block_bytes} bytes"
-        f" = {fits} tokens, fewer than the {wanted or 2 * options.block_size} of max_model_len.",
-        "Raise --kv-cache-memory-bytes or lower --max-model-len.",
+        f"{source} holds {max(0, num_blocks)} blocks of {layout.block_bytes} bytes"
+        f" = {max(0, fits)} tokens, fewer than the {wanted or 2 * options.block_size} of max_model_len.",
+        f"Raise {'--kv-cache-memory-bytes' if options.gpu_memory_utilization is None else '--gpu-memory-utilization'}"
+        " or lower --max-model-len.",
     )
     _require(
         wanted is None or 2 <= wanted <= config.max_position,
         f"max_model_len {wanted} is not between 2 and the model's own context of {config.max_position}.",
         "Change --max-model-len.",
     )
-    return PoolSize(layout, num_blocks, wanted if wanted is not None else min(config.max_position, fits))
+    longest = wanted if wanted is not None else min(config.max_position, fits)
+    arithmetic = (
+        f"{source}; a block of {layout.block_tokens} tokens takes {layout.layers} layers x {layout.kv_heads} KV heads"
+        f" x 2 x {layout.block_tokens} x {layout.head_dim} x {DTYPE_BYTES[layout.dtype]} = {layout.block_bytes} bytes;"
+        f" {num_blocks} blocks = {fits} tokens = {fits / longest:.1f} contexts of {longest}"
+    )
+    return PoolSize(layout, num_blocks, longest, arithmetic)
+
+
+def _pool_bytes(options: EngineOptions, weight_bytes: int) -> tuple[int, str]:
+    """The bytes of the pool, and where they come from."""
+    share = options.gpu_memory_utilization
+    if share is None:
+        given = options.kv_cache_memory_bytes
+        name = "kv_cache_memory_bytes" if given is not None else "the default KV pool of"
+        size = given if given is not None else DEFAULT_KV_BYTES
+        return size, f"{name} {size}"
+    available = psutil.virtual_memory().available
+    size = int(available * share) - weight_bytes
+    return size, (
+        f"gpu_memory_utilization {share:g} x {available / _MIB:.0f} MiB available"
+        f" - weights {weight_bytes / _MIB:.0f} MiB = {size / _MIB:.0f} MiB"
+    )
 
 
 def require_memory(needed: dict[str, int]) -> None:

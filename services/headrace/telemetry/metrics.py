@@ -17,6 +17,15 @@ class WorkerMetrics:
         self.running = Gauge("vllm:num_requests_running", "Jobs in the running batch.", registry=add)
         self.waiting = Gauge("vllm:num_requests_waiting", "Jobs waiting for pages or a slot.", registry=add)
         self.kv_usage = Gauge("vllm:kv_cache_usage_perc", "Referenced KV blocks, 0 to 1.", registry=add)
+        self.kv_waste = Gauge(
+            "headrace_kv_waste_ratio",
+            "Slots of held KV pages beyond their job's last token, 0 to 1.",
+            registry=add,
+        )
+        self.preemptions = Counter(
+            "vllm:num_preemptions", "Sequences that lost their pages and were recomputed.", registry=add
+        )
+        self.stalled = Gauge("headrace_engine_stalled", "1 while the engine has work and makes no step.", registry=add)
         self.prompt_tokens = Counter("vllm:prompt_tokens", "Prompt tokens of jobs begun here.", registry=add)
         self.generated_tokens = Counter("vllm:generation_tokens", "Tokens sampled here.", registry=add)
         self.cache_queries = Counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", registry=add)

@@ -3,11 +3,13 @@
 A carrier knows tickets, block ids and bytes. It knows no tokens, jobs' meaning, routers or engine.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from headrace.core.errors import HeadraceError
+from headrace.core.pages import PagePort
 from headrace.core.ticket import Ticket
 
 
@@ -69,3 +71,14 @@ class Carrier(Protocol):
     def cancel(self, transfer: bytes) -> None:
         """Give a transfer up; its report (CANCELLED, unless it was already closing) follows promptly."""
         ...
+
+
+class OwnedCarrier(Carrier, Protocol):
+    """A carrier with its thread: `start` returns once `address` is known, `close` once the thread has ended."""
+
+    def start(self) -> None: ...
+
+    def close(self, timeout_s: float, /) -> None: ...
+
+
+MakeCarrier = Callable[[PagePort, Callable[[TransferReport], None]], OwnedCarrier]

@@ -42,3 +42,5 @@ def observe(metrics: WorkerMetrics, output: StepOutput) -> None:
     metrics.free_blocks.set(load.free_blocks)
     metrics.total_blocks.set(load.total_blocks)
     metrics.kv_usage.set(1 - load.free_blocks / load.total_blocks)
+    metrics.preemptions.inc(output.preempted)
+    metrics.kv_waste.set(1 - output.kv.used / output.kv.allocated if output.kv.allocated else 0.0)

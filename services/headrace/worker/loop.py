@@ -85,10 +85,17 @@ class EngineLoop:
         self._closed: HeadraceError | None = None
         self._fatal: BaseException | None = None
         self._idle = False
+        self._busy_since: float | None = None
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the engine has been in its present step or command; 0 while it waits for one."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def call(self, command: Callable[[Engine], T], done: Callable[[T | HeadraceError], None]) -> Pending[T]:
         """Run `command` between two steps, then `done` with its result or the HeadraceError it raised.
@@ -127,13 +134,14 @@ class EngineLoop:
             while (command := self._next(wait=self._idle)) is not None:
                 self._idle = False
                 if not command.withdrawn:
-                    self._running = command
+                    self._running, self._busy_since = command, time.monotonic()
                     outcomes.append(command.run(self._engine))
                     self._running = None
             return False
         except queue.Empty:
             return True
         finally:
+            self._busy_since = None
             if outcomes:
                 self._loop.call_soon_threadsafe(self._tell, outcomes)
 
@@ -149,7 +157,9 @@ class EngineLoop:
 
     def _step(self) -> None:
         start = time.perf_counter()
+        self._busy_since = time.monotonic()
         output = self._engine.step()
+        self._busy_since = None
         if not output.idle:
             self._step_seconds.observe(time.perf_counter() - start)
         self._idle = output.idle

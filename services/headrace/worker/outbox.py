@@ -136,6 +136,6 @@ class Outbox:
         self._load_due = False
 
 
-def _choice(load: Load) -> tuple[int, int, int, int]:
+def _choice(load: Load) -> tuple[int, int, int, int, str]:
     """The part of a load that changes where a router sends its next job."""
-    return (load.running, load.waiting, load.credits, load.quarantined_slabs)
+    return (load.running, load.waiting, load.credits, load.quarantined_slabs, load.unready)

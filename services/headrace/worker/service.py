@@ -5,8 +5,8 @@ no HTTP and no other worker beyond a ticket. What becomes of a job is in `jobs` 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import structlog
 
@@ -28,10 +28,9 @@ from headrace.core.jobs import (
     Submit,
     Welcome,
 )
-from headrace.core.pages import PagePort
 from headrace.engine.engine import Engine, StepOutput
 from headrace.telemetry.metrics import WorkerMetrics
-from headrace.transfer.carrier import Carrier, TransferReport
+from headrace.transfer.carrier import MakeCarrier, TransferReport
 from headrace.worker.greeting import greet
 from headrace.worker.handover import HandoverLeg
 from headrace.worker.identity import Identity
@@ -42,6 +41,7 @@ from headrace.worker.local import LocalLeg
 from headrace.worker.loop import EngineLoop
 from headrace.worker.outbox import Outbox
 from headrace.worker.tickets import TicketOffice
+from headrace.worker.watchdog import Watchdog
 
 log = structlog.get_logger()
 
@@ -52,22 +52,11 @@ _CLOSE_S = 10.0
 Publish = Callable[[tuple[bytes, ...], tuple[bytes, ...]], None]
 
 
-class OwnedCarrier(Carrier, Protocol):
-    """A carrier with its thread: `start` returns once `address` is known, `close` once the thread has ended."""
-
-    def start(self) -> None: ...
-
-    def close(self, timeout_s: float, /) -> None: ...
-
-
-MakeCarrier = Callable[[PagePort, Callable[[TransferReport], None]], OwnedCarrier]
-
-
 class Worker:
     """Implements `rpc.contracts.WorkerService`.
 
     make_carrier: called once, by `start`. token: what routers must say, empty for none. publish: told on the event
-    loop which block hashes the prefix cache gained and lost; returns at once. check_after_s: see EngineLoop.
+    loop which hashes the prefix cache gained and lost; returns at once. check_after_s, stall_s: EngineLoop, Watchdog.
     Life: start -> announce -> attach ... -> [drain] -> stop. When `failed` resolves the worker is of no more use:
     stop it and end the process.
     """
@@ -82,6 +71,7 @@ class Worker:
         publish: Publish,
         token: str = "",
         check_after_s: float = 0.2,
+        stall_s: float = 60.0,
     ) -> None:
         self._engine = engine
         self._make_carrier = make_carrier
@@ -90,6 +80,7 @@ class Worker:
         self._metrics = metrics
         self._publish = publish
         self._check_after_s = check_after_s
+        self._watchdog = Watchdog(stall_s, metrics.stalled)
         self._size = JobSize()
         self._engine_load = Load(free_blocks=engine.info.num_blocks, total_blocks=engine.info.num_blocks)
         self._outboxes: set[Outbox] = set()
@@ -127,12 +118,21 @@ class Worker:
     @property
     def ready(self) -> bool:
         """It takes new jobs."""
-        return self._info is not None and not self._draining and not self.failed.done()
+        return self._info is not None and not (self._draining or self.failed.done() or self._watchdog.obstacle)
+
+    async def watch(self, tell: Callable[[bool], Awaitable[None]]) -> None:
+        """Until cancelled, notice when the engine stands still or goes on, and `tell` whether the worker is ready."""
+
+        async def changed() -> None:
+            self._tell_load(settled=True)
+            await tell(self.ready)
+
+        await self._watchdog.run(lambda: self._engine_loop.busy_s, changed)
 
     @property
     def load(self) -> Load:
         return with_credits(
-            self._engine_load,
+            replace(self._engine_load, unready=self._watchdog.obstacle),
             live=len(self._legs),
             max_jobs=self._engine.info.max_jobs,
             blocks_per_job=self._size.blocks,
@@ -230,7 +230,7 @@ class Worker:
             self._refuse_duplicate(job, outbox, live)
         elif self.failed.done():
             self._reject(job, outbox, _dead())
-        elif self._draining or live is not None:
+        elif self._draining or self._watchdog.obstacle or live is not None:
             outbox.reply(Busy(job.key, RETRY_AFTER_S))
         else:
             self._size.see(blocks_for(len(job.tokens), self._engine.info.layout.block_tokens))
@@ -260,6 +260,7 @@ class Worker:
         if output.stored or output.evicted:
             self._publish(output.stored, output.evicted)
         self._engine_load = output.load
+        self._watchdog.see(output)
         observe(self._metrics, output)
         self._tell_load(settled=output.idle)
 

@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_refused_with_the_arithmetic(
 
 @pytest.mark.parametrize(
     "options",
-    [{"dtype": "int3"}, {"max_num_seqs": 0}, {"max_num_seqs": 64, "max_num_batched_tokens": 32}, {"block_size": 32}],
+    [{"dtype": "int3"}, {"max_num_seqs": 0}, {"max_num_seqs": 64, "max_num_batched_tokens": 32}, {"block_size": 24}],
 )
 def test_options_are_checked(options: dict[str, object]) -> None:
     with pytest.raises(StartupError):

@@ -81,6 +81,7 @@ def encode_load(load: Load) -> pb.Load:
         cached_blocks=load.cached_blocks,
         credits=load.credits,
         quarantined_slabs=load.quarantined_slabs,
+        unready=load.unready,
     )
 
 
@@ -93,6 +94,7 @@ def decode_load(message: pb.Load) -> Load:
         cached_blocks=message.cached_blocks,
         credits=message.credits,
         quarantined_slabs=message.quarantined_slabs,
+        unready=message.unready,
     )
 
 

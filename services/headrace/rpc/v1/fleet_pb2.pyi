@@ -116,7 +116,7 @@ class WorkerInfo(_message.Message):
     def __init__(self, ref: _Optional[_Union[WorkerRef, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., model: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., layout: _Optional[_Union[KvLayout, _Mapping]] = ..., max_model_len: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_jobs: _Optional[int] = ..., link: _Optional[str] = ..., data_address: _Optional[str] = ..., protocol: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("running", "waiting", "free_blocks", "total_blocks", "cached_blocks", "credits", "quarantined_slabs")
+    __slots__ = ("running", "waiting", "free_blocks", "total_blocks", "cached_blocks", "credits", "quarantined_slabs", "unready")
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class Load(_message.Message):
     CACHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     CREDITS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_SLABS_FIELD_NUMBER: _ClassVar[int]
+    UNREADY_FIELD_NUMBER: _ClassVar[int]
     running: int
     waiting: int
     free_blocks: int
@@ -131,7 +132,8 @@ class Load(_message.Message):
     cached_blocks: int
     credits: int
     quarantined_slabs: int
-    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., free_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., credits: _Optional[int] = ..., quarantined_slabs: _Optional[int] = ...) -> None: ...
+    unready: str
+    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., free_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., credits: _Optional[int] = ..., quarantined_slabs: _Optional[int] = ..., unready: _Optional[str] = ...) -> None: ...
 
 class WorkerState(_message.Message):
     __slots__ = ("info", "load", "attached", "draining")
