@@ -13,20 +13,22 @@ from headrace.modelfiles.gguf import read_gguf
 from headrace.modelfiles.gguf_model import interpret
 from headrace.modelfiles.hub import config_directory, is_hub_id
 from headrace.modelfiles.safetensors import read_tensors
-from headrace.modelfiles.snapshot import CONFIG, describe, document, find
+from headrace.modelfiles.snapshot import CONFIG, TOKENIZER, describe, document, find
 from headrace.modelfiles.wheels import WHEEL_MODELS, Say
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """config: None where it could not be made out. encodings: of the weights that are here. against: sentences, each
-    one reason why the model cannot be run; () if it can. unseen: what could not be looked at, "" for nothing."""
+    one reason why the model cannot be run; () if it can. unseen: what could not be looked at, "" for nothing.
+    tokenizer_json: where the tokenizer's file is here, which is not judged."""
 
     name: str
     config: ModelConfig | None
     encodings: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     unseen: str = ""
+    tokenizer_json: Path | None = None
 
     @property
     def supported(self) -> bool:
@@ -72,13 +74,14 @@ def _directory(name: str, directory: Path) -> Verdict:
     missing, config = describe(document(directory / CONFIG), directory)
     if config is None:
         return Verdict(name, None, against=tuple(f"It needs {part}." for part in missing))
+    tokenizer = directory / TOKENIZER if (directory / TOKENIZER).is_file() else None
     if not any(directory.glob("*.safetensors*")):
-        return Verdict(name, config, unseen="its weights, which are not here")
+        return Verdict(name, config, unseen="its weights, which are not here", tokenizer_json=tokenizer)
     try:
         entries = complete(config, read_tensors(find(directory).weights), directory)
     except StartupError as error:
-        return Verdict(name, config, against=(error.message,))
-    return Verdict(name, config, _encodings({entry.encoding for entry in entries}))
+        return Verdict(name, config, against=(error.message,), tokenizer_json=tokenizer)
+    return Verdict(name, config, _encodings({entry.encoding for entry in entries}), tokenizer_json=tokenizer)
 
 
 def _encodings(found: set[str]) -> tuple[str, ...]:

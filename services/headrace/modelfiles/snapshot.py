@@ -18,10 +18,10 @@ from headrace.modelfiles.stop_tokens import stop_ids
 
 Json = dict[str, Any]
 
-CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 _OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 # What to fetch of a repository on the hub.
-PATTERNS = ("*.safetensors", "model.safetensors.index.json", CONFIG, _TOKENIZER, *_OPTIONAL)
+PATTERNS = ("*.safetensors", "model.safetensors.index.json", CONFIG, TOKENIZER, *_OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Snapshot:
 
     @property
     def tokenizer(self) -> Path:
-        return self.directory / _TOKENIZER
+        return self.directory / TOKENIZER
 
     @property
     def sources(self) -> tuple[Path, ...]:
@@ -47,7 +47,7 @@ class Snapshot:
 
 def find(directory: Path) -> Snapshot:
     """Raises StartupError naming the first file that is missing."""
-    for name in (CONFIG, _TOKENIZER):
+    for name in (CONFIG, TOKENIZER):
         if not (directory / name).is_file():
             raise StartupError(
                 f"{directory} has no {name}.",

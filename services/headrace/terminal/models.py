@@ -2,20 +2,23 @@
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from headrace.core.errors import StartupError
 from headrace.modelfiles.examine import Verdict, examine
 from headrace.modelfiles.gguf import ENCODINGS as GGUF_ENCODINGS
 from headrace.modelfiles.safetensors import ENCODINGS as SAFETENSORS_ENCODINGS
 from headrace.modelfiles.support import ACTIVATIONS, ARCHITECTURES, ROPE_VARIANTS
 from headrace.modelfiles.wheels import WHEEL_MODELS
+from headrace.text.tokenizer import ByteTokenizer
 
 _SAFETENSORS = tuple(SAFETENSORS_ENCODINGS)
 _GGUF = tuple(each.name for each in GGUF_ENCODINGS.values())
+_TOKENIZERS = ("byte-level BPE",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,22 @@ def show(options: ModelsOptions) -> int:
     if not options.checkpoint:
         print(json.dumps(_listing(), indent=2)) if options.as_json else _print_listing()
         return 0
-    verdict = examine(options.checkpoint, options.cache_dir, lambda sentence: print(sentence, file=sys.stderr))
+    verdict = _read_tokenizer(
+        examine(options.checkpoint, options.cache_dir, lambda sentence: print(sentence, file=sys.stderr))
+    )
     print(json.dumps(_as_json(verdict), indent=2) if options.as_json else _sentences(verdict))
     return 0 if verdict.supported else 1
+
+
+def _read_tokenizer(verdict: Verdict) -> Verdict:
+    """The verdict with what a start would say of the tokenizer."""
+    if verdict.tokenizer_json is None:
+        return verdict
+    try:
+        ByteTokenizer(verdict.tokenizer_json)
+    except StartupError as error:
+        return replace(verdict, against=(*verdict.against, error.message))
+    return verdict
 
 
 def _listing() -> dict[str, object]:
@@ -53,6 +69,7 @@ def _listing() -> dict[str, object]:
         "rope_variants": dict(ROPE_VARIANTS),
         "activations": list(ACTIVATIONS),
         "encodings": {"safetensors": _SAFETENSORS, "gguf": _GGUF},
+        "tokenizers": list(_TOKENIZERS),
         "names": list(WHEEL_MODELS),
     }
 
@@ -73,6 +90,7 @@ def _print_listing() -> None:
         "activations": ACTIVATIONS,
         "safetensors": _SAFETENSORS,
         "gguf": _GGUF,
+        "tokenizers": _TOKENIZERS,
         "names": WHEEL_MODELS,
     }
     console.print()

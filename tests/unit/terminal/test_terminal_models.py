@@ -107,6 +107,17 @@ def test_a_configuration_alone_is_enough(capsys: pytest.CaptureFixture[str], tmp
     )
 
 
+def test_the_tokenizer_is_looked_at(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    directory = write_directory(tmp_path / "tiny")
+    tokenizer = json.loads((directory / "tokenizer.json").read_text())
+    tokenizer["decoder"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    code, verdict = _verdict(capsys, tmp_path, directory)
+    assert (code, verdict["supported"]) == (1, False)
+    (reason,) = verdict["against"]
+    assert "is not a byte-level tokenizer" in reason
+
+
 def test_gguf_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, verdict = _verdict(capsys, tmp_path, write_tiny(tmp_path / "tiny.gguf"))
     assert (code, verdict["encodings"]) == (0, ["BF16", "F16", "F32", "Q4_1", "Q8_0"])
