@@ -20,8 +20,7 @@ class BadParameter(InvalidRequest):
     """A field of the body is wrong. param: its path (`messages[0].content`); code: OpenAI's word for the fault."""
 
     def __init__(self, message: str, *, param: str | None, code: str = "invalid_value", remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.param = param
+        super().__init__(message, remedy=remedy, param=param)
         self.code = code
 
 
@@ -63,9 +62,7 @@ def _type(status: int) -> str:
 
 
 def _param(error: HeadraceError) -> str | None:
-    if isinstance(error, BadParameter):
-        return error.param
-    return "model" if isinstance(error, ModelNotFound) else None
+    return "model" if isinstance(error, ModelNotFound) else error.param
 
 
 def _code(error: HeadraceError) -> str:

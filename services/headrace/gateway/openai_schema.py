@@ -17,12 +17,12 @@ from headrace.core.generation import Prompt, TextPrompt, TokenPrompt
 from headrace.gateway.strict_body import Body, neutral
 
 _MAX_TOKEN_ID = 2**31
+_MAX_DIGITS = 10
 
 Absent = Annotated[Any, neutral(None)]
 Empty = Annotated[Any, neutral(None, [], {}, "")]
 Off = Annotated[Any, neutral(None, False)]
 On = Annotated[Any, neutral(None, True)]
-Zero = Annotated[Any, neutral(None, 0)]
 One = Annotated[Any, neutral(None, 1)]
 
 
@@ -31,6 +31,31 @@ def _stop_strings(value: Any) -> tuple[str, ...]:
     if not isinstance(strings, list) or not all(isinstance(text, str) for text in strings):
         raise PydanticCustomError("stop", "must be a string or a list of strings")
     return tuple(strings)
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | None) or not all(isinstance(text, str) for text in value or []):
+        raise PydanticCustomError("bad_words", "must be a list of strings")
+    return tuple(value or ())
+
+
+def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
+    """OpenAI's object from token id, which JSON makes a string, to bias."""
+    if not isinstance(value, dict | None):
+        raise PydanticCustomError("logit_bias", "must be an object from token ids to numbers")
+    return tuple((_id_in_key(key), _bias(bias)) for key, bias in (value or {}).items())
+
+
+def _id_in_key(key: str) -> int:
+    if not key.isascii() or not key.isdecimal() or len(key) > _MAX_DIGITS or int(key) >= _MAX_TOKEN_ID:
+        raise PydanticCustomError("logit_bias", "has a key that is not a token id")
+    return int(key)
+
+
+def _bias(value: Any) -> float:
+    if type(value) not in (int, float) or not -100 <= value <= 100:
+        raise PydanticCustomError("logit_bias", "has a bias that is not a number from -100 to 100")
+    return float(value)
 
 
 def _content(value: Any) -> str:
@@ -68,6 +93,10 @@ def _is_ids(value: list[Any]) -> bool:
     return type(value[0]) is int
 
 
+def _optional_token_ids(value: Any) -> tuple[int, ...] | None:
+    return None if value is None else _token_ids(value)
+
+
 def _token_ids(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(token) is int and 0 <= token < _MAX_TOKEN_ID for token in value):
         raise PydanticCustomError("token_ids", "must be a list of token ids: integers of 0 or more")
@@ -75,6 +104,7 @@ def _token_ids(value: Any) -> tuple[int, ...]:
 
 
 TokenIds = Annotated[tuple[int, ...], PlainValidator(_token_ids)]
+OptionalTokenIds = Annotated[tuple[int, ...] | None, PlainValidator(_optional_token_ids)]
 
 
 class ChatMessage(Body):
@@ -111,8 +141,21 @@ class GenerationBody(Body):
     top_k: int | None = None
     seed: int | None = None
     stop: Annotated[tuple[str, ...], PlainValidator(_stop_strings)] = ()
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: OptionalTokenIds = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Annotated[tuple[tuple[int, float], ...], PlainValidator(_logit_bias)] = ()
+    allowed_token_ids: OptionalTokenIds = None
+    bad_words: Annotated[tuple[str, ...], PlainValidator(_words)] = ()
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    priority: int | None = None
     cache_salt: str | None = None
 
     user: str | None = None
@@ -123,31 +166,17 @@ class GenerationBody(Body):
     service_tier: Literal["auto", "default"] | None = None
     parallel_tool_calls: bool | None = None
 
-    allowed_token_ids: Empty = None
-    bad_words: Empty = None
     best_of: One = None
-    echo: Off = None
-    frequency_penalty: Zero = None
     guided_choice: Empty = None
     guided_grammar: Empty = None
     guided_json: Empty = None
     guided_regex: Empty = None
-    include_stop_str_in_output: Off = None
     kv_transfer_params: Empty = None
     length_penalty: One = None
-    logit_bias: Empty = None
     logits_processors: Empty = None
-    min_p: Zero = None
-    min_tokens: Zero = None
     mm_processor_kwargs: Empty = None
-    presence_penalty: Zero = None
-    priority: Zero = None
-    prompt_logprobs: Absent = None
-    repetition_penalty: One = None
     request_id: Absent = None
     response_format: Annotated[Any, neutral(None, {"type": "text"})] = None
-    return_token_ids: Off = None
-    return_tokens_as_token_ids: Off = None
     skip_special_tokens: On = None
     spaces_between_special_tokens: On = None
     store: Off = None
@@ -162,6 +191,8 @@ class ChatBody(GenerationBody):
 
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
     add_generation_prompt: On = None
     add_special_tokens: Off = None
@@ -170,9 +201,9 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: Empty = None
     continue_final_message: Off = None
     documents: Empty = None
+    echo: Off = None
     function_call: Annotated[Any, neutral(None, "none", "auto")] = None
     functions: Empty = None
-    logprobs: Off = None
     modalities: Annotated[Any, neutral(None, ["text"])] = None
     moderation: Empty = None
     prediction: Absent = None
@@ -180,7 +211,6 @@ class ChatBody(GenerationBody):
     reasoning_effort: Absent = None
     tool_choice: Annotated[Any, neutral(None, "none", "auto")] = None
     tools: Empty = None
-    top_logprobs: Zero = None
     verbosity: Annotated[Any, neutral(None, "medium")] = None
     web_search_options: Absent = None
 
@@ -189,9 +219,10 @@ class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
     prompt: Annotated[tuple[Prompt, ...], PlainValidator(_prompts)]
+    echo: bool | None = None
+    logprobs: int | None = None
 
     add_special_tokens: On = None
-    logprobs: Absent = None
     prompt_embeds: Absent = None
     suffix: Empty = None
 

@@ -15,18 +15,20 @@ from headrace.core.generation import (
     GenerateRequest,
     ModelCard,
     Prompt,
+    PromptEcho,
     TextPrompt,
     Tokenized,
     TokenPrompt,
     Usage,
 )
 from headrace.core.lifecycle import Phase, Transition
+from headrace.core.logprobs import TokenLogprob
 from headrace.core.resume import ResumePoint
 from headrace.core.route import Explanation
 
 MODEL = "scripted"
 DEADLINE_S = 10.0
-Step = str | asyncio.Event | Exception
+Step = str | Chunk | asyncio.Event | Exception
 Script = Callable[[GenerateRequest], Sequence[Step]]
 
 
@@ -53,8 +55,9 @@ class Life:
 
 
 class ScriptedInference:
-    """Plays a script per request: a string is a chunk (the last one ends the answer), an event is waited for,
-    an exception is raised. Records every generation's life, and whether it was closed before its end."""
+    """Plays a script per request: a string is a chunk of one token (the last one ends the answer) that reports what
+    the request asks for, a chunk is itself, an event is waited for, an exception is raised. Records every
+    generation's life, and whether it was closed before its end."""
 
     def __init__(self, script: Script | Sequence[Step] = ("Par", "is")) -> None:
         self._script: Script = script if callable(script) else lambda request: script
@@ -63,7 +66,7 @@ class ScriptedInference:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Chunk]:
         life = Life(request)
-        prompt_tokens = len(tokens_of(request.prompt))
+        offset = 0
         steps = self._script(request)
         texts = sum(isinstance(step, str) for step in steps)
         self.lives.append(life)
@@ -76,9 +79,12 @@ class ScriptedInference:
                     await step.wait()
                 elif isinstance(step, Exception):
                     raise step
+                elif isinstance(step, Chunk):
+                    yield step
                 else:
                     life.produced += 1
-                    yield _chunk(life.produced, step, prompt_tokens, last=life.produced == texts)
+                    yield _chunk(request, life.produced, step, offset, last=life.produced == texts)
+                    offset += len(step)
             life.finished = True
         except (GeneratorExit, asyncio.CancelledError):
             life.aborted.set()
@@ -100,7 +106,8 @@ class ScriptedInference:
         return (ModelCard(MODEL, 8192, 1_700_000_000), ModelCard("org/other", 4096, 1_700_000_001))
 
 
-def _chunk(number: int, text: str, prompt_tokens: int, *, last: bool) -> Chunk:
+def _chunk(request: GenerateRequest, number: int, text: str, offset: int, *, last: bool) -> Chunk:
+    first = number == 1
     return Chunk(
         choice=0,
         position=number - 1,
@@ -108,8 +115,33 @@ def _chunk(number: int, text: str, prompt_tokens: int, *, last: bool) -> Chunk:
         token_ids=(number,),
         resume=ResumePoint(0, bytes(8), (), 0),
         finish_reason=FinishReason.STOP if last else None,
-        usage=Usage(prompt_tokens, number, 3) if last else None,
+        usage=Usage(len(tokens_of(request.prompt)), number, 3) if last else None,
+        logprobs=_logprobs(request.sampling.logprobs, [(number, text.encode(), offset)]),
+        prompt_logprobs=_prompt_logprobs(request) if first else (),
+        prompt=echo_of(request.prompt) if first and request.echo else None,
     )
+
+
+def echo_of(prompt: Prompt) -> PromptEcho:
+    """Tokens of a text are its bytes."""
+    ids = tokens_of(prompt)
+    text = prompt.text if isinstance(prompt, TextPrompt) else "".join(map(chr, ids))
+    return PromptEcho(text, ids, tuple(bytes([token]) for token in ids))
+
+
+def _prompt_logprobs(request: GenerateRequest) -> tuple[TokenLogprob, ...]:
+    ids = tokens_of(request.prompt)
+    tokens = [(token, bytes([token]), place) for place, token in enumerate(ids)]
+    return _logprobs(request.sampling.prompt_logprobs, tokens[1:])
+
+
+def _logprobs(count: int | None, tokens: Sequence[tuple[int, bytes, int]]) -> tuple[TokenLogprob, ...]:
+    """Alternatives are tokens 65 (`A`) and following, the likeliest first; the token itself comes third."""
+    if count is None:
+        return ()
+    top = tuple((65 + place, -0.5 * (place + 1)) for place in range(count))
+    pieces = tuple(bytes([token]) for token, _ in top)
+    return tuple(TokenLogprob(token, -1.25, 3, top, piece, pieces, offset) for token, piece, offset in tokens)
 
 
 class ScriptedFleet:

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from headrace.core.generation import Usage
 from headrace.gateway.fleet_json import plain
-from headrace.gateway.openai_answers import total_usage
 from headrace.gateway.openai_map import completion_choices
 from headrace.gateway.openai_schema import CompletionBody
 from headrace.gateway.strict_body import parse
+from headrace.gateway.usage import total_usage
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(1, 8))
@@ -29,6 +29,12 @@ def test_choices_without_a_seed_have_none() -> None:
 def test_a_prompt_is_counted_once() -> None:
     counts = [(0, Usage(10, 5, 0)), (0, Usage(10, 7, 10)), (1, Usage(20, 1, 16))]
     assert total_usage(counts) == Usage(30, 13, 16)
+
+
+def test_what_a_choice_computed_for_another_was_not_cached() -> None:
+    """Two choices of one prompt, in whatever order they met; equal prompts are still two."""
+    assert total_usage([(0, Usage(10, 1, 8)), (0, Usage(10, 1, 0))]) == Usage(10, 2, 0)
+    assert total_usage([(0, Usage(10, 1, 8)), (1, Usage(10, 1, 0))]) == Usage(20, 2, 8)
 
 
 def test_plain_leaves_no_value_that_json_lacks() -> None:

@@ -66,7 +66,7 @@ async def test_the_lowest_goes_first_and_equals_in_the_order_they_came() -> None
 
 
 async def test_a_free_place_is_taken_past_worse_waiters_only() -> None:
-    """1. `a` waits. 2. A place is free and nobody was woken: a better one takes it. 3. An equal one leaves it to `a`."""
+    """1. `a` waits. 2. A place is free, nobody was woken: a better one takes it. 3. An equal one leaves it to `a`."""
     door = Door()
     tasks = [asyncio.create_task(door.enter("a", 0))]
     await settled()
