@@ -15,16 +15,10 @@ import psutil
 import pytest
 import yaml
 from fixtures.cluster import eventually
-from fixtures.ray_head import RayHead, ray_head
+from fixtures.ray_head import CPUS, RayHead
 
 READY_WITHIN_S = 50.0
 STOP_WITHIN_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def head() -> Iterator[RayHead]:
-    with ray_head(cpus=3) as head:
-        yield head
 
 
 class Deployment:
@@ -34,6 +28,7 @@ class Deployment:
         self.file = directory / "headrace.yaml"
         self._directory = directory
         self._head = head
+        self._fleet = fleet
         self._shared = {"redis_url": redis_url, "fleet": fleet, "cache_dir": str(directory / "cache")}
         self.url = ""
 
@@ -73,6 +68,11 @@ class Deployment:
         fleet = httpx.get(f"{self.url}/v1/fleet", timeout=10).raise_for_status().json()
         return {each["info"]["ref"]["worker"]: each["info"] for each in fleet["workers"] if each["attached"]}
 
+    def processes(self) -> set[int]:
+        """The workers that run, attached or not, whoever is their parent by now."""
+        own = f"--fleet={self._fleet}"
+        return {each.pid for each in psutil.process_iter(["cmdline"]) if own in (each.info["cmdline"] or ())}
+
     def incarnations(self) -> dict[str, str]:
         return {name: info["ref"]["incarnation"] for name, info in self.workers().items()}
 
@@ -92,27 +92,20 @@ def command(name: str, file: Path) -> Sequence[str]:
 
 
 @pytest.fixture
-def deployment(tmp_path: Path, head: RayHead, redis_url: str, fleet: str) -> Deployment:
-    return Deployment(tmp_path, head, redis_url, fleet)
-
-
-def left_in_ray() -> list[psutil.Process]:
-    return [
-        each
-        for each in psutil.Process().children(recursive=True)
-        if "headrace.cli" in each.cmdline() and "worker" in each.cmdline()
-    ]
+def deployment(tmp_path: Path, ray_head: RayHead, redis_url: str, fleet: str) -> Deployment:
+    return Deployment(tmp_path, ray_head, redis_url, fleet)
 
 
 @pytest.mark.timeout(120)
-def test_pools_stay_placed_whatever_becomes_of_the_placement(deployment: Deployment, head: RayHead) -> None:
+def test_pools_stay_placed_whatever_becomes_of_the_placement(deployment: Deployment, ray_head: RayHead) -> None:
     # 1. Two pools on one machine, though the file gives all workers the same port.
-    deployment.write(head.address, one={"role": "local"}, other={"role": "local"})
+    deployment.write(ray_head.address, one={"role": "local"}, other={"role": "local"})
     with deployment.service("frontend") as (_, frontend):
         deployment.url = frontend["url"]
         with deployment.service("placement") as (placement, said):
             assert said == {"workers": "2"}
             first = deployment.until("one-0", "other-0")
+            assert deployment.processes() == {info["pid"] for info in deployment.workers().values()}
             assert "0.0.0.0" not in {info["address"].split(":")[0] for info in deployment.workers().values()}
             text = deployment.chat()
 
@@ -123,7 +116,7 @@ def test_pools_stay_placed_whatever_becomes_of_the_placement(deployment: Deploym
             assert deployment.incarnations() == first
 
         # 3. The next one takes over what it still wants and ends the rest.
-        deployment.write(head.address, one={"role": "local"})
+        deployment.write(ray_head.address, one={"role": "local"})
         with deployment.service("placement") as (placement, said):
             assert said == {"workers": "1"}
             assert deployment.until("one-0") == {"one-0": first["one-0"]}
@@ -140,24 +133,24 @@ def test_pools_stay_placed_whatever_becomes_of_the_placement(deployment: Deploym
             # 5. Stopped, it leaves nothing.
             placement.send_signal(signal.SIGTERM)
             assert placement.wait(timeout=STOP_WITHIN_S) == 0
-        eventually(left_in_ray, lambda left: not left)
+        eventually(deployment.processes, lambda left: not left)
 
 
 @pytest.mark.parametrize(
     ("pools", "sentence"),
     [
         ({"decode": {"role": "decode", "gpus": 8}}, "decode-0 needs 1 CPU and 8 GPUs on one machine"),
-        ({"decode": {"role": "decode", "replicas": 9}}, "9 workers need 9 CPUs, and there are 3 CPUs in all"),
+        ({"decode": {"role": "decode", "replicas": 9}}, f"9 workers need 9 CPUs, and there are {CPUS} CPUs in all"),
         ({"decode": {"role": "decode", "replicas": "many"}}, "replicas"),
         ({}, "has no worker to place"),
     ],
     ids=["gpus", "replicas", "number", "none"],
 )
 def test_what_cannot_be_placed_is_one_sentence(
-    deployment: Deployment, head: RayHead, pools: dict[str, dict[str, object]], sentence: str
+    deployment: Deployment, ray_head: RayHead, pools: dict[str, dict[str, object]], sentence: str
 ) -> None:
-    deployment.write(head.address, **pools)
-    environment = {**os.environ, **head.environment}
+    deployment.write(ray_head.address, **pools)
+    environment = {**os.environ, **ray_head.environment}
     ended = subprocess.run(
         command("placement", deployment.file), capture_output=True, text=True, timeout=40, check=False, env=environment
     )

@@ -70,9 +70,10 @@ def test_what_a_worker_cannot_do_is_said_by_up() -> None:
 
 
 def test_a_redis_that_is_away_is_one_sentence() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    assert_one_sentence(up("--engine=fake", f"--redis-url=redis://127.0.0.1:{port}/0"), "Redis", str(port))
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        assert_one_sentence(up("--engine=fake", f"--redis-url=redis://127.0.0.1:{port}/0"), "Redis", str(port))
     assert_one_sentence(up("--engine=fake", "--redis-url=http://127.0.0.1"), "Redis")
 
 

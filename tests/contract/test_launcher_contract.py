@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixtures.eventually import eventually
-from fixtures.ray_head import RayHead, ray_head
+from fixtures.ray_head import CPUS, RayHead
 
 from headrace.config import inherited_environment
 from headrace.core.errors import StartupError
@@ -39,12 +39,12 @@ def machine() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def head() -> Iterator[RayHead]:
-    """One Ray for all tests. Two CPUs, whatever this machine has."""
-    with ray_head(cpus=2) as head, pytest.MonkeyPatch.context() as patch:
-        for name, value in head.environment.items():
+def head(ray_head: RayHead) -> Iterator[RayHead]:
+    """One Ray for all tests, which may be connected to from here."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ray_head.environment.items():
             patch.setenv(name, value)
-        yield head
+        yield ray_head
 
 
 @pytest.fixture(params=["process", "ray"])
@@ -222,10 +222,10 @@ async def test_a_dead_actor_comes_back_and_takes_its_process_along(launcher: Lau
 
 @pytest.mark.parametrize("launcher", ["ray"], indirect=True)
 async def test_what_others_hold_is_said_and_not_waited_for(launcher: Launcher, spec: Specs) -> None:
-    await launcher.reserve([spec(SERVE, "one"), spec(SERVE, "two")])
+    await launcher.reserve([spec(SERVE, f"early-{index}") for index in range(CPUS)])
     began = time.monotonic()
-    with pytest.raises(StartupError, match=r"three needs 1 CPU on one machine of Ray's, and 0 CPUs are free in all"):
-        await launcher.reserve([spec(SERVE, "three")])
+    with pytest.raises(StartupError, match=r"late needs 1 CPU on one machine of Ray's, and 0 CPUs are free in all"):
+        await launcher.reserve([spec(SERVE, "late")])
     assert time.monotonic() - began < REFUSED_WITHIN_S
 
 

@@ -13,7 +13,6 @@ import os
 import re
 import selectors
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from fixtures.ports import free_ports
 
 from headrace.store.server import find_server
 
@@ -71,7 +72,8 @@ class Running:
 @contextmanager
 def running(services: Sequence[Service], directory: Path, within_s: float) -> Iterator[dict[str, Running]]:
     """All of them, started in the order that `after` asks for, each healthy within `within_s`. Killed at the end."""
-    ports = _free_ports([(service.name, port) for service in services for port in service.ports])
+    exposed = [(service.name, port) for service in services for port in service.ports]
+    ports = dict(zip(exposed, free_ports(len(exposed)), strict=True))
     started: dict[str, Running] = {}
     with ExitStack() as closing:
         while len(started) < len(services):
@@ -97,15 +99,6 @@ def wait_healthy(each: Running, within_s: float) -> None:
             assert each.process.poll() is None, f"{each.service.name} ended: {said}"
             assert time.monotonic() < deadline, f"{each.service.name} is not healthy after {within_s} s: {said}"
             pause.select(LOOK_EVERY_S)
-
-
-def _free_ports(wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """A free port for each; none is given twice because all are held until all are known."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in wanted]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return {key: each.getsockname()[1] for key, each in zip(wanted, sockets, strict=True)}
 
 
 def _start(service: Service, ports: Mapping[tuple[str, int], int], directory: Path) -> Running:

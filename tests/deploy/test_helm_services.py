@@ -1,11 +1,9 @@
 """Each container that the chart renders starts as a local process, and a chat passes through all of them together."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import psutil
 import pytest
 from chart import Object, Pod, merged, pods, rendered, scenario
 from chart_services import PROBES, as_local, probe_command, probe_target, services
-from fixtures.cluster import eventually
+from fixtures.ray_head import RayHead
 from local_services import Localised, Running, running
 
 WITHIN_S = 100.0
@@ -84,45 +82,14 @@ def test_a_chat_passes_through_gateway_and_router_with_a_redis_elsewhere(
             end(objects, cluster, name)
 
 
-RAY_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a-token-that-is-as-long-as-ray-wants-it-to-be"}
-
-
-@pytest.fixture
-def ray_head(tmp_path: Path) -> Iterator[str]:
-    """A Ray of one machine; its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = ["--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=2", "--include-dashboard=false", "--block"]
-    with (tmp_path / "ray.log").open("wb") as log:
-        head = subprocess.Popen(
-            [Path(sys.executable).with_name("ray"), "start", "--head", *options],
-            env={**os.environ, **RAY_TOKEN, "RAY_USAGE_STATS_ENABLED": "0"},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        eventually((tmp_path / "ray.log").read_text, lambda text: "Ray runtime started" in text, WITHIN_S)
-        yield f"127.0.0.1:{port}"
-    finally:
-        family = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
-        head.terminate()
-        _, alive = psutil.wait_procs(family, timeout=10)
-        for each in alive:
-            each.kill()
-        head.wait()
-
-
 def test_a_chat_passes_through_workers_that_ray_places(
-    directories: dict[str, Path], tmp_path: Path, ray_head: str
+    directories: dict[str, Path], tmp_path: Path, ray_head: RayHead
 ) -> None:
-    """Ray's machine is this one, so that host:port does where a pod would need ray://."""
     small: dict[str, Any] = {
-        "ray": {"address": ray_head},
+        "ray": {"address": ray_head.client_address},
         "workers": {"gpus": 0},
         "pools": {"prefill": {"replicas": 1}, "decode": {"replicas": 1}},
-        "env": [{"name": name, "value": value} for name, value in RAY_TOKEN.items()],
+        "env": [{"name": name, "value": value} for name, value in ray_head.environment.items()],
     }
     objects = rendered(merged(scenario("ray"), LIGHT, small))
     with running(services(objects, {}, directories), tmp_path / "pods", WITHIN_S) as cluster:
