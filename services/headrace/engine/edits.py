@@ -35,7 +35,9 @@ def edit(logits: Logits, edited: list[RowRules]) -> None:
     bias and penalties take beyond float32 stays at its end."""
     _bias(logits, [one for one in edited if len(one.rules.biased)])
     _penalise(logits, [one for one in edited if one.rules.penalised])
-    _allow(logits, [(one.row, one.rules.allowed) for one in edited if one.rules.allowed is not None])
+    for one in edited:
+        if one.rules.allowed is not None:
+            _allow(logits[one.row], one.rules.allowed)
     _ban(logits, [(one.row, _banned(one.rules, one.history)) for one in edited])
 
 
@@ -63,12 +65,10 @@ def _penalise(logits: Logits, edited: list[RowRules]) -> None:
     _put(logits, places, values)
 
 
-def _allow(logits: Logits, allowed: list[tuple[int, Ids]]) -> None:
-    if allowed:
-        places = _places(allowed)
-        kept = logits[places]
-        logits[[row for row, _ in allowed]] = -np.inf
-        logits[places] = kept
+def _allow(row: Logits, allowed: Ids) -> None:
+    kept = row[allowed]
+    row.fill(-np.inf)
+    row[allowed] = kept
 
 
 def _ban(logits: Logits, banned: list[tuple[int, Ids]]) -> None:

@@ -21,10 +21,15 @@ _LOW = np.uint64(2**32 - 1)
 COLDEST = 1e-30
 
 
+def heated(row: Logits, best: float, temperature: float) -> torch.Tensor:
+    """(logit - best) / temperature in float32, in memory of its own."""
+    scores = torch.from_numpy(row) - best
+    return scores if temperature == 1.0 else scores.div_(max(temperature, COLDEST))
+
+
 def mass(row: Logits, best: float, temperature: float) -> float:
     """Sum of exp((logit - best) / temperature): float32 terms, added in float64."""
-    weights = (torch.from_numpy(row) - best).div_(max(temperature, COLDEST)).exp_()
-    return float(weights.numpy().sum(dtype=np.float64))
+    return float(heated(row, best, temperature).exp_().numpy().sum(dtype=np.float64))
 
 
 def best_ids(row: Logits, count: int) -> Ids:

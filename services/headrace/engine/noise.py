@@ -4,6 +4,7 @@ Owns how Philox's words become noise and the largest of score + noise (the Gumbe
 scores). A draw depends neither on the batch nor on what was drawn before.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +21,8 @@ _LOW = np.uint64(_WORD - 1)
 _HALF = np.uint64(32)
 # How far apart the noise of two tokens can be: the largest that 32 bits make, log(2^33), less the smallest.
 NOISE_RANGE = float(np.log(2.0**33) + np.log(np.log(2.0**33)))
-# What float32 may take from the bound of `_leaders`, with room to spare: the numbers stay below 100.
+# What float32 may take from the bounds of `leaders`, with room to spare: those that matter stay below 100.
 _SLACK = 1e-3
-# Tokens from which on looking at bounds first is cheaper.
-_MANY = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,39 +40,41 @@ def gumbel(streams: list[Stream], owner: Ids, tokens: Ids) -> Floats:
     seed, choice, position = table[owner].T
     counter = ((tokens >> 2).view(np.uint64), position, choice, np.zeros(1, dtype=np.uint64))
     words = philox(counter, (seed & _LOW, seed >> _HALF))
-    chosen = words[np.arange(len(tokens)), tokens & 3]
-    noise: Floats = -np.log(-np.log((chosen.astype(np.float64) + 0.5) / _WORD))
-    return noise
+    return _noise(words[np.arange(len(tokens)), tokens & 3])
 
 
 def draw(streams: list[Stream], tokens: list[Ids], scores: list[Floats]) -> list[int]:
-    """One of each stream's `tokens` (ascending): the one whose score + noise is largest, of equals the lowest id.
-
-    scores: at most 0, the best of each stream 0.
-    """
-    few = [_leaders(*one) if len(one[1]) > _MANY else one[1:] for one in zip(streams, tokens, scores, strict=True)]
-    sizes = [len(ids) for ids, _ in few]
-    noise = gumbel(streams, np.repeat(np.arange(len(streams)), sizes), np.concatenate([ids for ids, _ in few]))
+    """One of each stream's `tokens` (ascending): the one whose score + noise is largest, of equals the lowest id."""
+    sizes = [len(ids) for ids in tokens]
+    noise = gumbel(streams, np.repeat(np.arange(len(streams)), sizes), np.concatenate(tokens))
     noises = np.split(noise, np.cumsum(sizes)[:-1])
-    return [int(ids[(score + own).argmax()]) for (ids, score), own in zip(few, noises, strict=True)]
+    return [int(ids[(score + own).argmax()]) for ids, score, own in zip(tokens, scores, noises, strict=True)]
 
 
-def _leaders(stream: Stream, tokens: Ids, scores: Floats) -> tuple[Ids, Floats]:
-    """A few of many tokens with their scores, the winner among them.
+def leaders(stream: Stream, scores: npt.NDArray[np.float32]) -> Ids:
+    """A few ids of a whole vocabulary (ascending), the one that `draw` would draw among them. The best score is 0.
 
     The noise -log(-log u) is at most -log(1 - u). Whoever's score + that bound stays below the true score + noise of
-    one token cannot win, so most tokens need one float32 logarithm. Four neighbouring ids share a counter.
+    one token cannot win, so that most tokens cost one float32 logarithm. Four neighbouring ids share a counter.
     """
-    quads = np.arange((int(tokens[-1]) >> 2) + 1, dtype=np.uint64)
-    position, choice, low, high = (
+    words = _words(stream, len(scores))
+    gap = torch.from_numpy((~words).astype(np.float32)).add_(0.5)  # (1 - u) 2^32
+    bound = scores - gap.log_().numpy()
+    lead = int(bound.argmax())
+    reached = float(scores[lead] + _noise(words[lead : lead + 1])[0])
+    return np.flatnonzero(bound >= np.float32(reached - _SLACK - math.log(_WORD)))
+
+
+def _noise(words: npt.NDArray[np.uint32]) -> Floats:
+    noise: Floats = -np.log(-np.log((words.astype(np.float64) + 0.5) / _WORD))
+    return noise
+
+
+def _words(stream: Stream, count: int) -> npt.NDArray[np.uint32]:
+    """Philox's words of the ids below `count`."""
+    quads = np.arange(-(-count // 4), dtype=np.uint64)
+    position, choice, zero, low, high = (
         np.array([value], dtype=np.uint64)
-        for value in (stream.position, stream.choice, stream.seed % _WORD, (stream.seed >> 32) % _WORD)
+        for value in (stream.position, stream.choice, 0, stream.seed % _WORD, (stream.seed >> 32) % _WORD)
     )
-    words = philox((quads, position, choice, np.zeros(1, dtype=np.uint64)), (low, high)).ravel()[tokens]
-    gap = torch.from_numpy((~words).astype(np.float32) + np.float32(0.5))
-    raised = np.maximum(scores, -2.0 * NOISE_RANGE)  # whatever lies below cannot win either way
-    bound = raised.astype(np.float32) - gap.log_().numpy() + np.float32(np.log(_WORD))
-    lead = np.array([bound.argmax()])
-    reached = scores[lead] + gumbel([stream], np.zeros(1, dtype=np.int64), tokens[lead])
-    kept = bound >= reached[0] - _SLACK
-    return tokens[kept], scores[kept]
+    return philox((quads, position, choice, zero), (low, high)).ravel()[:count]

@@ -31,7 +31,7 @@ def philox(counter: tuple[_Words, _Words, _Words, _Words], key: tuple[_Words, _W
         np.bitwise_xor(state, products, out=state)
         np.bitwise_xor(state, keys, out=state)
         keys += _KEY_STEPS  # wraps at 32 bits: a key is the high half of its word
-    words = np.empty((count, 2, 2), dtype=np.uint32)
-    words[:, :, 0] = (state >> _HALF).T
-    words[:, :, 1] = state.T
-    return words.reshape(count, 4)
+    # Each pair becomes one 64-bit word whose first half in memory is the pair's first word.
+    words = np.empty((count, 2), dtype="<u8")
+    words[:] = ((state << _HALF) | (state >> _HALF)).T
+    return words.view("<u4")

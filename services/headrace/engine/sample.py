@@ -66,8 +66,8 @@ def _choose(logits: Logits, best: Ids, draws: dict[int, Draw]) -> dict[int, int]
     scores: list[Floats] = []
     drawn = {row: one for row, one in draws.items() if not one.sampling.greedy}
     for row, one in drawn.items():
-        kept, score = survivors(logits[row], float(logits[row, best[row]]), one.sampling)
         streams.append(Stream(one.sampling.seed or 0, one.choice, one.position))
+        kept, score = survivors(logits[row], float(logits[row, best[row]]), one.sampling, streams[-1])
         ids.append(kept)
         scores.append(score)
     if drawn:

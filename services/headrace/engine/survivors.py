@@ -1,7 +1,7 @@
 """Top-k, min-p and top-p: which tokens of a row may be drawn at all.
 
 Owns the filters and their order: min_p and top_k, then top_p over what those left. Each keeps the best tokens of a
-row, so that the best one always survives.
+row, so that the best one always survives. Where there is no filter, it is left out who cannot win whatever the noise.
 """
 
 import math
@@ -9,19 +9,26 @@ import math
 import numpy as np
 
 from headrace.core.sampling import SamplingParams
-from headrace.engine.logit_row import COLDEST, Ids, Logits, mass, ranked, reached_by
-from headrace.engine.noise import NOISE_RANGE, Floats
+from headrace.engine.logit_row import COLDEST, Ids, Logits, heated, mass, ranked, reached_by
+from headrace.engine.noise import NOISE_RANGE, Floats, Stream, leaders
 
 _LOWEST = float(np.finfo(np.float32).min)
 # By how much a threshold over float32 logits is lowered, so that it never loses what float64 arithmetic keeps.
 _SLACK = 1e-3
+# Vocabularies from which on noise is bounded before it is computed.
+_MANY = 4096
 
 
-def survivors(row: Logits, best: float, sampling: SamplingParams) -> tuple[Ids, Floats]:
-    """Ids that may be drawn, ascending, and their (logit - best) / temperature. best: the row's largest logit.
+def survivors(row: Logits, best: float, sampling: SamplingParams, stream: Stream) -> tuple[Ids, Floats]:
+    """Ids that may be drawn, ascending, and their (logit - best) / temperature. best: the row's largest logit."""
+    if len(row) > _MANY and not _filtered(sampling):
+        ids = leaders(stream, heated(row, best, sampling.temperature).numpy())
+        return ids, scaled(row, best, sampling.temperature, ids)
+    return filtered(row, best, sampling)
 
-    Left out, too, are tokens so far below the best that no noise can lift them.
-    """
+
+def filtered(row: Logits, best: float, sampling: SamplingParams) -> tuple[Ids, Floats]:
+    """What the filters keep, less tokens so far below the best that no noise can lift them. See survivors."""
     everyone = mass(row, best, sampling.temperature) if _nucleus_of_all(sampling, len(row)) else None
     ids = np.flatnonzero(row >= np.float32(_floor(row, best, sampling, everyone)))
     if sampling.top_p < 1.0 or 0 < sampling.top_k < len(ids):
@@ -44,6 +51,10 @@ def scaled(row: Logits, best: float, temperature: float, ids: Ids) -> Floats:
     """(logit - best) / temperature of `ids`; -inf where that is beyond float64."""
     with np.errstate(over="ignore"):
         return (row[ids].astype(np.float64) - best) / max(temperature, COLDEST)
+
+
+def _filtered(sampling: SamplingParams) -> bool:
+    return sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0
 
 
 def _nucleus_of_all(sampling: SamplingParams, size: int) -> bool:

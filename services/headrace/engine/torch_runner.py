@@ -32,7 +32,8 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [row, vocabulary] of [row, hidden], rows a multiple of ops.ROW_MULTIPLE."""
+        """float32 [row, vocabulary] of [row, hidden], rows a multiple of ops.ROW_MULTIPLE, in memory of its own: the
+        sampler overwrites it."""
         ...
 
 

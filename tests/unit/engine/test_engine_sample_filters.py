@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.core.sampling import SamplingParams
 from headrace.engine.noise import NOISE_RANGE
-from headrace.engine.survivors import survivors
+from headrace.engine.survivors import filtered
 
 DRAWS = 2000
 LOGITS = [1.0, 2.5, 0.25, 2.5, -1.0, 0.0, 1.75, -4.0]
@@ -20,7 +20,7 @@ def _logits(seed: int, size: int = 1000, spread: float = 3.0) -> np.ndarray:
 
 
 def _survivors(row: np.ndarray, **sampling: float) -> list[int]:
-    return survivors(row, float(row.max()), SamplingParams(**sampling))[0].tolist()  # type: ignore[arg-type]
+    return filtered(row, float(row.max()), SamplingParams(**sampling))[0].tolist()  # type: ignore[arg-type]
 
 
 def _expected(row: np.ndarray, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> list[int]:
