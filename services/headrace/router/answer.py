@@ -82,6 +82,10 @@ class Answer:
             return chunk
         return replace(chunk, prompt_logprobs=self._reports.of_prompt(event), prompt=self._echo)
 
+    def spelled(self, chunk: Chunk) -> Chunk:
+        """`chunk` with the prompt's logprobs, if it has them, told in bytes. May take long and run on any thread."""
+        return replace(chunk, prompt_logprobs=self._reports.spelled_prompt(chunk.prompt_logprobs))
+
     def end(self, reason: FinishReason) -> Chunk:
         """The worker ended the answer for a reason of its own, such as a full context."""
         text = self._finish(reason)

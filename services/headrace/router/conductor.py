@@ -80,6 +80,8 @@ class Conductor:
         try:
             await self._prepare(run)
             while (chunk := await self._next(run)) is not None:
+                if chunk.prompt_logprobs and run.answer is not None:
+                    chunk = await asyncio.to_thread(run.answer.spelled, chunk)
                 yield chunk
         except HeadraceError as error:
             self._fail(run, error)

@@ -31,15 +31,17 @@ class Reports:
         return self._spelled(event.logprobs[first : first + len(offsets)], offsets)
 
     def of_prompt(self, event: TokenEvent) -> tuple[TokenLogprob, ...]:
-        """From the event of the first token. Raises InternalError if they are missing."""
+        """From the event of the first token, not spelled yet. Raises InternalError if they are missing."""
         if not self._prompt_wanted:
             return ()
-        offsets = self._prompt_offsets[1:]
-        if len(event.prompt_logprobs) != len(offsets):
-            raise InternalError(
-                f"A worker reported {len(event.prompt_logprobs)} prompt logprobs where {len(offsets)} were due."
-            )
-        return self._spelled(event.prompt_logprobs, offsets)
+        due = len(self._prompt_offsets) - 1
+        if len(event.prompt_logprobs) != due:
+            raise InternalError(f"A worker reported {len(event.prompt_logprobs)} prompt logprobs where {due} were due.")
+        return event.prompt_logprobs
+
+    def spelled_prompt(self, logprobs: tuple[TokenLogprob, ...]) -> tuple[TokenLogprob, ...]:
+        """What `of_prompt` gave, told in bytes. For a long prompt this takes long: it may run on any thread."""
+        return self._spelled(logprobs, self._prompt_offsets[1:])
 
     def _spelled(self, logprobs: Sequence[TokenLogprob], offsets: Sequence[int]) -> tuple[TokenLogprob, ...]:
         piece = self._text.piece

@@ -1,5 +1,6 @@
 """Logprobs through the router: aligned with their tokens whatever happens, told once, spelled out, never missing."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -70,6 +71,23 @@ async def test_prefill_alone_is_asked_for_the_prompts_logprobs() -> None:
         prefill, decode = toy.worker("p1").submits[0].sampling, toy.worker("d1").submits[0].sampling
         assert (prefill.logprobs, prefill.prompt_logprobs) == (2, 1)
         assert (decode.logprobs, decode.prompt_logprobs) == (2, None)
+
+
+async def test_a_long_prompts_logprobs_are_spelled_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pieces of prompt tokens, which are below 10, are looked up on threads only."""
+    threads: set[int] = set()
+    piece = ByteText.piece
+
+    def watched(self: ByteText, token: int) -> bytes:
+        if token < 10:
+            threads.add(threading.get_ident())
+        return piece(self, token)
+
+    monkeypatch.setattr(ByteText, "piece", watched)
+    async with cluster(local=1, with_options=LOCAL) as toy:
+        assert prompt_report(await collect(toy, wanted())) == PROMPT_REPORT
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_without_asking_there_are_none() -> None:
