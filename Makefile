@@ -42,9 +42,10 @@ tree: install  ## bring the README's tree up to date
 oracle: install  ## make the reference tokens anew with transformers (minutes)
 	PYTHONPATH=tests $(BIN)/python tests/oracle/make_reference.py $(ARGS)
 
-bench: install  ## time to the first token, and KV transfer against a plain socket
+bench: install  ## time to the first token, KV transfer against a plain socket, sampling against argmax
 	PYTHONPATH=tests $(BIN)/python tests/bench/first_token.py
 	PYTHONPATH=tests:tests/contract $(BIN)/python tests/bench/transfer.py
+	PYTHONPATH=tests $(BIN)/python tests/bench/sampler.py
 
 images:  ## both images with buildah, started in a chroot
 	deploy/build_images.sh $(ARGS)
