@@ -13,6 +13,7 @@ from torch import Tensor
 from headrace.core.blocks import blocks_for
 from headrace.core.layout import KvLayout
 from headrace.engine import ops
+from headrace.engine.rows import padded_rows
 from headrace.engine.runner import Span
 
 
@@ -31,18 +32,21 @@ class Batch:
     contexts: list[ops.Context]
 
 
-def make_batch(spans: list[Span], layout: KvLayout) -> Batch:
-    """Spans of one token must come first: they are attended to in one call, longer ones in one call each."""
+def make_batch(spans: list[Span], layout: KvLayout, page_multiple: int = 1) -> Batch:
+    """Spans of one token must come first: they are attended to in one call, longer ones in one call each.
+
+    page_multiple: the contexts' pages are filled up to a multiple of it.
+    """
     ids = list(chain.from_iterable(span.tokens[span.start : span.start + span.count] for span in spans))
     positions = list(chain.from_iterable(range(span.start, span.start + span.count) for span in spans))
-    rows = ops.padded_rows(len(ids))
+    rows = padded_rows(len(ids))
     return Batch(
         tokens=len(ids),
         rows=rows,
         ids=torch.tensor(ids + [0] * (rows - len(ids))),
         positions=torch.tensor(positions),
         slots=_slots(spans, positions, layout),
-        contexts=list(_contexts(spans, layout)),
+        contexts=list(_contexts(spans, layout, page_multiple)),
     )
 
 
@@ -57,20 +61,21 @@ def _slots(spans: list[Span], positions: list[int], layout: KvLayout) -> ops.Slo
     return ops.Slots(blocks * size + places, rows.flatten())
 
 
-def _contexts(spans: list[Span], layout: KvLayout) -> Iterable[ops.Context]:
+def _contexts(spans: list[Span], layout: KvLayout, page_multiple: int) -> Iterable[ops.Context]:
     single = [span for span in spans if span.count == 1]
     if single:
-        yield _context(0, single, layout)
+        yield _context(0, single, layout, page_multiple)
     first = len(single)
     for span in spans[len(single) :]:
-        yield _context(first, [span], layout)
+        yield _context(first, [span], layout, page_multiple)
         first += span.count
 
 
-def _context(first: int, spans: list[Span], layout: KvLayout) -> ops.Context:
+def _context(first: int, spans: list[Span], layout: KvLayout, page_multiple: int) -> ops.Context:
     """Spans of equal count. Shorter contexts are padded with their own first page, which masks hide."""
     rows, size = spans[0].count, layout.block_tokens
     pages = max(blocks_for(span.start + rows, size) for span in spans)
+    pages = -(-pages // page_multiple) * page_multiple
     table = torch.tensor([(span.blocks + [span.blocks[0]] * pages)[:pages] for span in spans])
     side = torch.arange(2)[:, None, None, None]
     head = torch.arange(layout.kv_heads)[None, None, :, None]

@@ -22,11 +22,13 @@ from headrace.engine.models.qwen2 import load_qwen2
 from headrace.engine.models.qwen3 import load_qwen3
 from headrace.engine.models.qwen3_moe import load_qwen3_moe
 from headrace.engine.models.rope import rope_recipe
+from headrace.engine.ops import PagedKv
 from headrace.engine.options import EngineOptions, model_digest, plan_pool, require_memory
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.parallel import ALONE, Parallel
 from headrace.engine.replica import Replica
 from headrace.engine.sample import Sampler
+from headrace.engine.self_check import require_batch_invariance
 from headrace.engine.torch_runner import TorchRunner
 from headrace.engine.weights.load import DTYPES, Weights, weight_bytes
 from headrace.modelfiles.files import ModelConfig, ModelFiles
@@ -54,8 +56,12 @@ def build_engine(files: ModelFiles, vocabulary: Vocabulary, options: EngineOptio
     structlog.get_logger().info("engine.kv_pool", arithmetic=size.arithmetic)
     require_memory({"weights": weights, "KV pages": size.num_blocks * size.layout.block_bytes})
     model = load_model(files, dtype, size.max_model_len)
-    runner = TorchRunner(model, PageMemory(size.layout, size.num_blocks), dtype, Sampler(vocabulary))
-    digest = model_digest(files, size.layout.dtype, "kv plain" + rope_recipe(files.config, size.max_model_len))
+    pages = PageMemory(size.layout, size.num_blocks)
+    kv = PagedKv(torch.from_numpy(pages.bytes), size.layout, dtype, batch_invariant=options.batch_invariant)
+    if options.batch_invariant:
+        require_batch_invariance(model, kv, pages, min(options.max_num_batched_tokens, size.max_model_len))
+    runner = TorchRunner(model, pages, kv, Sampler(vocabulary))
+    digest = model_digest(files, size.layout.dtype, options.recipe + rope_recipe(files.config, size.max_model_len))
     info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
     structlog.get_logger().info(
         "engine.ready", model=files.name, dtype=size.layout.dtype, blocks=size.num_blocks, context=size.max_model_len

@@ -4,6 +4,7 @@ Owns the arithmetic on KV pages: Triton's kernels where a tensor lies on a GPU a
 It knows no weights, sequences or schedule.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -11,10 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace.core.layout import KvLayout
-
-# Rows of a matrix product are padded to a multiple of this: fp32 products on CPUs choose their blocking, and with it
-# their rounding, by the number of rows, and agree for multiples of 8.
-ROW_MULTIPLE = 8
+from headrace.engine import tiled_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +82,20 @@ class PagedKv:
     writing single tokens.
     """
 
-    def __init__(self, memory: Tensor, layout: KvLayout, dtype: torch.dtype) -> None:
-        """memory: uint8 of shape [layers, blocks, page_bytes]."""
+    def __init__(self, memory: Tensor, layout: KvLayout, dtype: torch.dtype, *, batch_invariant: bool = False) -> None:
+        """memory: uint8 of shape [layers, blocks, page_bytes]. batch_invariant: how `attention` reads the pages."""
         values = memory.view(dtype)
         self.layout = layout
+        self.batch_invariant = batch_invariant
         self.pages = values.view(layout.layers, -1, layout.kv_heads, 2, layout.block_tokens, layout.head_dim)
         self.heads = values.view(layout.layers, -1, layout.block_tokens * layout.head_dim)
         self.rows = values.view(layout.layers, -1, layout.head_dim)
+
+    @property
+    def page_multiple(self) -> int:
+        """What the number of pages of a context must be a multiple of."""
+        size = self.layout.block_tokens
+        return math.lcm(tiled_attention.TILE_TOKENS, size) // size if self.batch_invariant else 1
 
     def write(self, layer: int, slots: Slots, keys: Tensor, values: Tensor) -> None:
         """Put keys and values [token, kv head, dim] into `slots`."""
@@ -116,7 +121,7 @@ def attention(
     queries: [token, head, dim]. Returns [rows, head x dim]; rows past the last token are zero.
     """
     out = queries.new_zeros(rows, queries.shape[1] * queries.shape[2])
-    plain = not spec.window and not spec.softcap
+    plain = not spec.window and not spec.softcap and not kv.batch_invariant
     for context in contexts:
         these = slice(context.first_token, context.first_token + context.batch * context.rows)
         if context.rows == 1 and plain and picks_triton(queries):
@@ -141,17 +146,18 @@ def _attend(queries: Tensor, kv: PagedKv, layer: int, spec: AttentionSpec, conte
     grouped = queries.reshape(context.batch, context.rows, kv_heads, group, dim).permute(0, 2, 3, 1, 4)
     grouped = grouped.reshape(context.batch, kv_heads, group * context.rows, dim)
     keys, values = kv.heads[layer].index_select(0, context.gather).view(2, context.batch, kv_heads, -1, dim)
-    mask = context.mask(keys.shape[2], spec.window, group)
-    if spec.softcap:
-        attended = _capped_attention(grouped, keys, values, mask, spec)
+    if kv.batch_invariant:
+        attended = tiled_attention.attend(grouped, keys, values, context.positions.repeat(1, group), spec)
     else:
-        attended = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=spec.scale)
+        attended = _attend_masked(grouped, keys, values, context.mask(keys.shape[2], spec.window, group), spec)
     ungrouped = attended.view(context.batch, kv_heads, group, context.rows, dim).permute(0, 3, 1, 2, 4)
     return ungrouped.reshape(context.batch * context.rows, -1)
 
 
-def _capped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, spec: AttentionSpec) -> Tensor:
-    """Attention with soft-capped scores (Gemma 2, arXiv 2408.00118), in float32 between the two products."""
+def _attend_masked(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, spec: AttentionSpec) -> Tensor:
+    """Soft-capped scores (Gemma 2, arXiv 2408.00118) are float32 between the two products."""
+    if not spec.softcap:
+        return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=spec.scale)
     scores = (queries @ keys.transpose(2, 3)).float() * spec.scale
     weights = soft_cap(scores, spec.softcap).masked_fill(~mask, -torch.inf).softmax(-1)
     return weights.to(values.dtype) @ values
@@ -183,8 +189,3 @@ def unpack_pages(unit: Tensor, pool: Tensor, blocks: Tensor) -> None:
         page_pack.unpack_pages(unit, pool, blocks)
     else:
         pool.index_copy_(1, blocks, unit)
-
-
-def padded_rows(count: int) -> int:
-    """`count` rounded up to ROW_MULTIPLE."""
-    return -(-count // ROW_MULTIPLE) * ROW_MULTIPLE

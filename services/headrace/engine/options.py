@@ -15,6 +15,9 @@ from headrace.modelfiles.files import ModelConfig, ModelFiles
 
 _MIB = 1024 * 1024
 DEFAULT_KV_BYTES = 1024 * _MIB
+# Rows of one step in batch-invariant mode: measured up to here.
+MOST_ROWS = 512
+_RANKS = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,9 @@ class EngineOptions:
     model and pool allow. max_num_seqs: jobs at once. max_num_batched_tokens: tokens computed in one step, which
     bounds how long a step may delay running streams. block_size: tokens of a page. kv_cache_memory_bytes: the pool;
     gpu_memory_utilization instead: the share of the memory free at the start that weights and pool take together; of
-    neither: DEFAULT_KV_BYTES. threads: CPU threads of this process's tensor operations; 0 leaves the library's choice.
+    neither: DEFAULT_KV_BYTES. threads: CPU threads of the replica's tensor operations; 0 leaves the library's choice.
+    batch_invariant: a request's tokens and logprobs are the same bits whatever else runs, at a price.
+    tensor_parallel_size: ranks that share a replica, each a process with its part of the threads.
     """
 
     dtype: str = "auto"
@@ -37,6 +42,8 @@ class EngineOptions:
     gpu_memory_utilization: float | None = None
     enable_prefix_caching: bool = True
     threads: int = 0
+    batch_invariant: bool = False
+    tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         _require(self.dtype == "auto" or self.dtype in DTYPE_BYTES, f"dtype {self.dtype!r} is unknown.", _DTYPES)
@@ -61,10 +68,25 @@ class EngineOptions:
             f"gpu_memory_utilization {self.gpu_memory_utilization} is not above 0 and at most 1.",
             "Give a share such as 0.8.",
         )
+        _require(
+            not self.batch_invariant or self.max_num_batched_tokens <= MOST_ROWS,
+            f"batch_invariant with {self.max_num_batched_tokens} max_num_batched_tokens is not supported.",
+            f"Products of matrices keep their rounding up to {MOST_ROWS} rows: choose that or fewer.",
+        )
+        _require(
+            self.tensor_parallel_size in _RANKS,
+            f"tensor_parallel_size {self.tensor_parallel_size} is not supported.",
+            f"Choose {', '.join(map(str, _RANKS))}.",
+        )
 
     @property
     def resolved_dtype(self) -> str:
         return "bfloat16" if self.dtype == "auto" else self.dtype
+
+    @property
+    def recipe(self) -> str:
+        """How keys and values are computed and kept, for the model's digest: workers of one mode share pages."""
+        return "kv plain, batch-invariant" if self.batch_invariant else "kv plain"
 
 
 _DTYPES = f"Choose auto, {', '.join(DTYPE_BYTES)}."

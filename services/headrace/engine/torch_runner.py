@@ -17,6 +17,7 @@ from headrace.engine.batch import Batch, make_batch
 from headrace.engine.logit_row import Logits
 from headrace.engine.logprobs import score
 from headrace.engine.page_memory import PageMemory
+from headrace.engine.rows import padded_rows
 from headrace.engine.runner import Draw, Drawn, Span
 from headrace.engine.sample import Sampler
 
@@ -32,7 +33,7 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [row, vocabulary] of [row, hidden], rows a multiple of ops.ROW_MULTIPLE, in memory of its own: the
+        """float32 [row, vocabulary] of [row, hidden], rows a multiple of ROW_MULTIPLE, in memory of its own: the
         sampler overwrites it."""
         ...
 
@@ -40,10 +41,11 @@ class Model(Protocol):
 class TorchRunner:
     """See Runner."""
 
-    def __init__(self, model: Model, pages: PageMemory, dtype: torch.dtype, sampler: Sampler) -> None:
+    def __init__(self, model: Model, pages: PageMemory, kv: ops.PagedKv, sampler: Sampler) -> None:
+        """kv: over the memory of `pages`, or over this rank's share of it."""
         self._model = model
         self._pages = pages
-        self._kv = ops.PagedKv(torch.from_numpy(pages.bytes), pages.layout, dtype)
+        self._kv = kv
         self._sampler = sampler
 
     @property
@@ -57,7 +59,7 @@ class TorchRunner:
         return [result for _, result in sorted(zip(order, drawn, strict=True), key=lambda pair: pair[0])]
 
     def _run_sorted(self, spans: list[Span]) -> list[Drawn | HeadraceError]:
-        hidden = self._model.forward(make_batch(spans, self._kv.layout), self._kv)
+        hidden = self._model.forward(make_batch(spans, self._kv.layout, self._kv.page_multiple), self._kv)
         ends = list(accumulate(span.count for span in spans))
         draws = {end - 1: span.draw for end, span in zip(ends, spans, strict=True) if span.draw is not None}
         drawn = self._draw(hidden, draws) if draws else {}
@@ -87,6 +89,6 @@ class TorchRunner:
 
     def _logits(self, hidden: Tensor, rows: list[int]) -> Logits:
         """float32 [len(rows), vocabulary] on the host, of a memory of its own."""
-        padding = [rows[0]] * (ops.padded_rows(len(rows)) - len(rows))
+        padding = [rows[0]] * (padded_rows(len(rows)) - len(rows))
         logits: Logits = self._model.logits(hidden[rows + padding])[: len(rows)].cpu().numpy()
         return logits

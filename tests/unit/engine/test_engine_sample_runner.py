@@ -14,6 +14,7 @@ from headrace.core.vocabulary import Vocabulary
 from headrace.engine import ops, torch_runner
 from headrace.engine.batch import Batch
 from headrace.engine.logprobs import token_logprob
+from headrace.engine.ops import PagedKv
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.runner import Drawn, Span
 from headrace.engine.sample import Sampler
@@ -50,7 +51,9 @@ def model() -> TableModel:
 @pytest.fixture
 def runner(model: TableModel) -> TorchRunner:
     layout = KvLayout(layers=1, kv_heads=1, head_dim=8, block_tokens=16, dtype="float32")
-    return TorchRunner(model, PageMemory(layout, 40), torch.float32, Sampler(Vocabulary(SIZE, frozenset({STOP}))))
+    pages = PageMemory(layout, 40)
+    kv = PagedKv(torch.from_numpy(pages.bytes), layout, torch.float32)
+    return TorchRunner(model, pages, kv, Sampler(Vocabulary(SIZE, frozenset({STOP}))))
 
 
 def _span(tokens: list[int], start: int = 0, count: int | None = None, **asked: object) -> Span:

@@ -65,5 +65,5 @@ class Decoder:
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[row, hidden] to float32 [row, vocabulary]. Pad the rows to ops.ROW_MULTIPLE."""
+        """[row, hidden] to float32 [row, vocabulary]. Pad the rows to a multiple of ROW_MULTIPLE."""
         return self.head(self.norm(hidden))

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace.core.errors import InternalError
-from headrace.engine import ops
 from headrace.engine.models.feed_forward import ACTIVATIONS, Activation, gated
 from headrace.engine.parallel import Parallel
+from headrace.engine.rows import padded_rows
 from headrace.engine.weights.load import Weights
 from headrace.modelfiles.files import Experts, ModelConfig
 
@@ -54,8 +54,8 @@ class Mixture:
         return self.parallel.sum(out)
 
     def _compute(self, expert: Expert, normed: Tensor, rows: Tensor) -> Tensor:
-        """The expert's answer to some rows, computed with as many as ops.ROW_MULTIPLE asks for."""
-        padded = functional.pad(rows, (0, ops.padded_rows(len(rows)) - len(rows)))
+        """The expert's answer to some rows, computed with as many as ROW_MULTIPLE asks for."""
+        padded = functional.pad(rows, (0, padded_rows(len(rows)) - len(rows)))
         inner = gated(functional.linear(normed[padded], expert.gate_up), self.activation)
         return functional.linear(inner, expert.down)[: len(rows)]
 

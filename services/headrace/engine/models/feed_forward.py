@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace.engine.parallel import Parallel
+from headrace.engine.rows import by_rows
 from headrace.engine.weights.load import Weights
 from headrace.modelfiles.files import ModelConfig
 
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Activation] = {
-    "silu": functional.silu,
-    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "silu": by_rows(functional.silu),
+    "gelu_tanh": by_rows(partial(functional.gelu, approximate="tanh")),
 }
 
 

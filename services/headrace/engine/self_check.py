@@ -1,0 +1,51 @@
+"""Whether a model gives the same bits alone and in company, on this machine, with these libraries.
+
+Owns the question asked at the start of a batch-invariant engine. What it rests on was measured, and holds for the
+products of matrices of the processors and libraries that were at hand: elsewhere a start must fail, not an answer.
+"""
+
+import torch
+from torch import Tensor
+
+from headrace.core.blocks import blocks_for
+from headrace.core.errors import StartupError
+from headrace.engine import ops
+from headrace.engine.batch import make_batch
+from headrace.engine.page_memory import PageMemory
+from headrace.engine.rows import padded_rows
+from headrace.engine.runner import Span
+from headrace.engine.torch_runner import Model
+
+_PROBE = 13
+_TOKENS = 23  # distinct ids
+
+
+def require_batch_invariance(model: Model, kv: ops.PagedKv, pages: PageMemory, most_rows: int) -> None:
+    """Compute a few tokens alone, and again piece by piece beside others, `most_rows` in all.
+
+    The pages are zero before and after. Raises StartupError if a bit differs.
+    """
+    size, blocks = kv.layout.block_tokens, kv.pages.shape[1]
+    probe = _span(0, _PROBE, list(range(blocks_for(_PROBE, size))))
+    others = min(most_rows - _PROBE, (blocks - len(probe.blocks)) * size)
+    beside = [_span(0, others, list(range(len(probe.blocks), blocks)))] if others > 1 else []
+    alone = _logits(model, kv, [probe])
+    pieces = [_span(start, stop - start, probe.blocks) for start, stop in ((0, 1), (1, 5), (5, 6), (6, _PROBE))]
+    for piece in pieces:
+        rows = _logits(model, kv, [piece, *beside])[: piece.count]
+        if not torch.equal(rows, alone[piece.start : piece.start + piece.count]):
+            raise StartupError(
+                "On this machine the model's numbers depend on what else is in a batch.",
+                remedy="Lower --max-num-batched-tokens, choose another --dtype, or do without --batch-invariant.",
+            )
+    pages.clear(range(blocks_for(_PROBE, size) + blocks_for(max(0, others), size)))
+
+
+def _span(start: int, count: int, blocks: list[int]) -> Span:
+    return Span([7 + index % _TOKENS for index in range(start + count)], start, count, blocks, None)
+
+
+def _logits(model: Model, kv: ops.PagedKv, spans: list[Span]) -> Tensor:
+    with torch.inference_mode():
+        hidden = model.forward(make_batch(spans, kv.layout, kv.page_multiple), kv)
+        return model.logits(hidden[: padded_rows(spans[0].count)])
