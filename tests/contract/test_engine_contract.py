@@ -1,6 +1,7 @@
 """The Engine contract, over the fake engine and over torch with a tiny model: jobs, pages, prefix cache, endings."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from headrace.core.blocks import blocks_for, root_hash
 from headrace.core.errors import ContextLengthExceeded, HeadraceError, InternalError, InvalidRequest, Overloaded
 from headrace.core.jobs import Job, JobKey, JobKind, Outcome
 from headrace.core.layout import KvLayout
+from headrace.core.logprobs import TokenLogprob
 from headrace.engine.build import build_engine
 from headrace.engine.engine import Engine
 from headrace.engine.fake import build_fake_engine
@@ -27,13 +29,15 @@ def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
     files = tiny_files(tmp_path)
     make = build_fake_engine if request.param == "fake" else build_engine
 
-    def build(*, blocks: int = 64, **options: object) -> Engine:
-        sizes: dict[str, object] = {"max_num_seqs": 16, "max_num_batched_tokens": 64, **options}
-        return make(
-            files,
-            VOCABULARY,
-            EngineOptions(dtype="float32", kv_cache_memory_bytes=blocks * BLOCK_BYTES, **sizes),  # type: ignore[arg-type]
-        )
+    def build(*, blocks: int = 64, block_size: int = 16, **options: object) -> Engine:
+        sizes: dict[str, object] = {
+            "max_num_seqs": 16,
+            "max_num_batched_tokens": 64,
+            "block_size": block_size,
+            **options,
+        }
+        pool = blocks * BLOCK_BYTES * block_size // 16
+        return make(files, VOCABULARY, EngineOptions(dtype="float32", kv_cache_memory_bytes=pool, **sizes))  # type: ignore[arg-type]
 
     return build
 
@@ -355,6 +359,145 @@ class TestHandOver:
         engine.remove(again[0].key)
         assert generate(engine, *again) == generate(build(), *again)
         engine.check()
+
+
+def near(one: TokenLogprob | None, other: TokenLogprob | None) -> bool:
+    """Equal but for the arithmetic of another batch."""
+    if one is None or other is None:
+        return one is other
+    pairs = zip(
+        (one.logprob, *(value for _, value in one.top)),
+        (other.logprob, *(value for _, value in other.top)),
+        strict=True,
+    )
+    return one.token == other.token and all(a == pytest.approx(b, abs=1e-4) for a, b in pairs)
+
+
+class TestSharing:
+    def test_choices_of_one_prompt_share_its_pages(self, build: Build) -> None:
+        jobs = [
+            replace(make_job(f"r{choice}", prompt(1, 100), temperature=1.0, seed=5), choice=choice)
+            for choice in range(4)
+        ]
+        alone = [generate(build(), job)[0] for job in jobs]
+        engine, trace = build(), Trace()
+        for job in jobs:
+            engine.add(job)
+        while any(not trace.sampled(job) for job in jobs):
+            trace.see(engine.step())
+        assert trace.steps[-1].load.free_blocks == 64 - 6 - 4
+        trace.run(engine)
+        assert [one.cached_tokens for job in jobs for one in trace.sampled(job)[:1]] == [0, 99, 99, 99]
+        assert [trace.tokens(job) for job in jobs] == alone
+        engine.check()
+
+    @pytest.mark.parametrize("common", [1, 15, 16, 17, 40, 63])
+    def test_a_page_that_goes_on_differently_is_used_up_to_there(self, build: Build, common: int) -> None:
+        engine, trace = build(), Trace()
+        first = make_job("a", prompt(1, 64), max_tokens=20)
+        second = make_job("b", prompt(1, common) + prompt(5, 64 - common), max_tokens=20)
+        engine.add(first)
+        trace.see(engine.step())
+        engine.add(second)  # while the first one writes on
+        trace.run(engine)
+        assert trace.sampled(second)[0].cached_tokens == common
+        assert trace.tokens(first) == generate(build(), first)[0]
+        assert trace.tokens(second) == generate(build(), second)[0]
+        engine.check()
+
+    @pytest.mark.parametrize("block_size", [32, 64, 48])
+    def test_larger_pages_change_nothing(self, build: Build, block_size: int) -> None:
+        jobs = [make_job(f"j{index}", prompt(1, 70) + prompt(index, 9 * index), max_tokens=30) for index in range(5)]
+        alone = [generate(build(), job)[0] for job in jobs]
+        engine = build(block_size=block_size, blocks=12, max_model_len=256)
+        assert generate(engine, *jobs) == alone
+        assert generate(engine, *jobs) == alone
+        engine.check()
+        prefill, decode = (build(block_size=block_size) for _ in range(2))
+        for name in "xy":  # the second time, whole pages of it are resident
+            assert hand_over(prefill, decode, name, jobs[4].tokens, max_tokens=30) == alone[4]
+        for engine in (prefill, decode):
+            assert free(engine) == 64
+            engine.check()
+
+    def test_larger_pages_are_named_block_by_block(self, build: Build) -> None:
+        engine, trace = build(block_size=32), Trace()
+        job = make_job("a", prompt(1, 100), max_tokens=1)
+        engine.add(job)
+        trace.run(engine)
+        assert trace.held == set(job.hashes[:6])
+        assert engine.add(make_job("d", prompt(1, 97), JobKind.DECODE)).resident_tokens == 96
+        assert engine.add(make_job("e", prompt(1, 90), JobKind.DECODE)).resident_tokens == 64
+
+
+class TestLogprobs:
+    def test_every_token_brings_its_own_once_preempted_or_not(self, build: Build) -> None:
+        jobs = [make_job(f"j{index}", prompt(index, 30), max_tokens=50, logprobs=3) for index in range(4)]
+        alone = []
+        for job in jobs:
+            engine, trace = build(), Trace()
+            engine.add(job)
+            alone.append([one.logprob for one in trace.run(engine).sampled(job)])
+        engine, trace = build(blocks=10, max_model_len=128), Trace()
+        for job in jobs:
+            engine.add(job)
+        trace.run(engine)
+        assert sum(step.preempted for step in trace.steps) > 0
+        for job, expected in zip(jobs, alone, strict=True):
+            told = trace.sampled(job)
+            assert len(told) == len(expected)
+            assert all(one.logprob is not None and one.logprob.token == one.token for one in told)
+            assert all(len(one.logprob.top) == 3 for one in told if one.logprob)
+            assert all(near(one.logprob, other) for one, other in zip(told, expected, strict=True))
+
+    def test_none_unless_asked_for(self, build: Build) -> None:
+        engine, trace = build(), Trace()
+        job = make_job("a", prompt(1, 30))
+        engine.add(job)
+        assert all(one.logprob is None and not one.prompt_logprobs for one in trace.run(engine).sampled(job))
+
+    @pytest.mark.parametrize("kind", [JobKind.LOCAL, JobKind.PREFILL])
+    @pytest.mark.parametrize("budget", [16, 23, 256])
+    def test_a_prompt_is_scored_whole_whatever_its_chunks_and_the_cache(
+        self, build: Build, kind: JobKind, budget: int
+    ) -> None:
+        def scores(engine: Engine) -> tuple[TokenLogprob, ...]:
+            job, trace = make_job("a", prompt(1, 70), kind, prompt_logprobs=2), Trace(held=set(engine_held(engine)))
+            engine.add(job)
+            first, *rest = trace.run(engine).sampled(job)
+            engine.remove(job.key)
+            assert first.cached_tokens == 0
+            assert all(not one.prompt_logprobs for one in rest)
+            return first.prompt_logprobs
+
+        expected = scores(build(max_num_batched_tokens=512))
+        assert [one.token for one in expected] == list(prompt(1, 70)[1:])
+        assert all(len(one.top) == 2 for one in expected)
+        engine = build(max_num_batched_tokens=budget)
+        for _ in range(2):  # cold, and with all of it in the cache
+            got = scores(engine)
+            assert len(got) == 69
+            assert all(near(one, other) for one, other in zip(got, expected, strict=True))
+        assert engine.add(make_job("b", prompt(1, 70))).resident_tokens == 64
+
+    def test_a_decode_job_scores_no_prompt(self, build: Build) -> None:
+        engine, trace = build(), Trace()
+        job = make_job("a", prompt(1, 40), JobKind.DECODE, prompt_logprobs=1, logprobs=1, max_tokens=4)
+        sent, source = make_job("a", prompt(1, 40), JobKind.PREFILL), build()
+        source.add(sent)
+        copy_pages(source, Trace().run(source).progress(sent)[-1].blocks, engine, engine.add(job).blocks)
+        engine.activate(job.key, 5)
+        trace.run(engine)
+        assert [one.prompt_logprobs for one in trace.sampled(job)] == [()] * 3
+        assert all(one.logprob is not None for one in trace.sampled(job))
+
+    def test_no_stop_id_before_min_tokens(self, build: Build) -> None:
+        engine = build()
+        (tokens,) = generate(engine, make_job("a", prompt(1, 20)))
+        job = make_job("b", prompt(1, 20), stop_token_ids=(tokens[2], tokens[4]), min_tokens=8, ignore_eos=True)
+        (later,) = generate(engine, job)
+        assert not {tokens[2], tokens[4]} & set(later[:8])
+        assert len(later) >= 8
 
 
 class TestPressure:
