@@ -55,8 +55,8 @@ CASES = [
                 "yarn",
                 factor=4.0,
                 original_max_position_embeddings=64,
-                beta_fast=16.0,
-                beta_slow=2.0,
+                beta_fast=4.0,
+                beta_slow=0.5,
                 mscale=0.7,
                 mscale_all_dim=1.2,
                 truncate=False,
@@ -160,6 +160,17 @@ def test_greedy_tokens_equal_transformers(checkpoint: Checkpoint) -> None:
     prompts = (PROMPT, PROMPT[::-1][:40])
     jobs = [make_job(str(name), tuple(one), max_tokens=ANSWER, ignore_eos=True) for name, one in enumerate(prompts)]
     assert generate(engine, *jobs)[0] == expected
+
+
+def test_bfloat16_is_as_near_as_that_of_transformers(checkpoint: Checkpoint) -> None:
+    """The default dtype. Rounding differs, so the mean distance from float32 is compared, not the numbers."""
+    exact = checkpoint.logits(PROMPT)
+    theirs = (checkpoint.rounded(PROMPT) - exact).abs().mean()
+    paged = PagedModel(checkpoint.files, length=checkpoint.case.length, dtype="bfloat16")
+    ours = (
+        (torch.cat([paged.run(_span(0, 60)), *(paged.run(_span(at, 1)) for at in range(60, 77))]) - exact).abs().mean()
+    )
+    assert 0 < ours < 1.25 * theirs
 
 
 @pytest.mark.parametrize("size", [2, 4])

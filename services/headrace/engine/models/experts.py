@@ -45,12 +45,15 @@ class Mixture:
         weights, chosen = chances.topk(self.per_token, dim=-1)
         if self.normalised:
             weights = weights / weights.sum(-1, keepdim=True)
-        weights = weights.to(normed.dtype)
+        choices, weights = chosen.flatten(), weights.to(normed.dtype).flatten()
+        # Sorted by expert: choice c is one of row c // per_token.
+        order = torch.argsort(choices, stable=True)
+        counts = torch.bincount(choices, minlength=len(self.experts)).tolist()
         out = torch.zeros_like(normed)
-        for index in sorted(set(chosen.flatten().tolist())):
-            rows, places = torch.where(chosen == index)
-            computed = self._compute(self.experts[index], normed, rows)
-            out.index_add_(0, rows, computed * weights[rows, places, None])
+        for expert, these in zip(self.experts, torch.split(order, counts), strict=True):
+            if len(these):
+                rows = these // self.per_token
+                out.index_add_(0, rows, self._compute(expert, normed, rows) * weights[these, None])
         return self.parallel.sum(out)
 
     def _compute(self, expert: Expert, normed: Tensor, rows: Tensor) -> Tensor:
