@@ -105,9 +105,10 @@ class Schedule:
         """
         admitted: list[Sequence] = []
         for sequence in waiting:
+            if self._follows(sequence, step.running):
+                continue
             hit = self._allocator.find(sequence)
-            if self._coming(sequence, hit, step.running):
-                sequence.passed = 0  # it waits because that is quicker
+            if self._follow(sequence, hit, step.running):
                 continue
             headroom = sum(not one.pinned for one in step.running)
             if not self._allocator.admit(sequence, hit, headroom):
@@ -121,19 +122,27 @@ class Schedule:
                     other.passed += 1
         return admitted
 
-    def _coming(self, sequence: Sequence, hit: Hit, running: list[Sequence]) -> bool:
-        """Whether a running sequence, no less urgent, is just computing what this one needs next.
-
-        Then it waits and takes that from it. If the other goes, is preempted or turns out different, it waits no more.
-        """
+    def _follow(self, sequence: Sequence, hit: Hit, running: list[Sequence]) -> bool:
+        """Let it wait for a running sequence, no less urgent, that is just computing what it needs next."""
         rest = len(sequence.tokens) - 1 - hit.tokens
         if rest <= 0 or sequence.scoring or not self._allocator.finds:
             return False
         needed = hit.tokens + min(rest, WORTH_WAITING)
-        return any(
-            other.computed < needed and other.job.priority <= sequence.job.priority and other.shares(sequence, needed)
-            for other in running
-        )
+        for other in running:
+            urgent = other.job.priority <= sequence.job.priority
+            if urgent and other.computed < needed and other.shares(sequence, needed):
+                sequence.leader, sequence.follows_to = other, min(sequence.common(other), len(sequence.tokens) - 1)
+                sequence.passed = 0  # it waits because that is quicker
+                return True
+        return False
+
+    def _follows(self, sequence: Sequence, running: list[Sequence]) -> bool:
+        """Whether the one it waits for is still about to compute what they have in common."""
+        leader = sequence.leader
+        if leader is None or leader.computed >= sequence.follows_to or leader not in running:
+            sequence.leader = None
+            return False
+        return True
 
     def _serve_prompts(self, prompts: list[Sequence], step: _Step) -> None:
         """What the streams left goes to one prompt after the other, the most urgent first and among equals in turn.

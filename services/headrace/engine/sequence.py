@@ -3,8 +3,10 @@
 Owns state, no decisions about pages: schedule and allocator move sequences, the replica reports them.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice, takewhile
 
 from headrace.core.blocks import BLOCK_TOKENS, block_hash
 from headrace.core.jobs import Job, JobKind, Outcome
@@ -30,7 +32,8 @@ class Sequence:
     """KV of the first `computed` of `tokens` stands in `blocks`; `path` are the full pages' prefix cache entries.
 
     age: engine-wide number, lower is older. passed: how often others went before it since it last got something.
-    served: the last step in which it computed prompt tokens. cached_tokens: prompt tokens found at the first
+    served: the last step in which it had its turn as a prompt. leader: while it waits, the one that is computing its
+    first `follows_to` tokens. cached_tokens: prompt tokens found at the first
     admission, until they are reported. scores: logprobs of prompt tokens, until they are reported.
     """
 
@@ -45,6 +48,8 @@ class Sequence:
     path: list[Entry] = field(default_factory=list)
     passed: int = 0
     served: int = -1
+    leader: "Sequence | None" = None
+    follows_to: int = 0
     cached_tokens: int = 0
     scores: list[TokenLogprob] = field(default_factory=list)
     admitted: bool = False
@@ -92,6 +97,15 @@ class Sequence:
             return False
         start = blocks * BLOCK_TOKENS
         return self.tokens[start:count] == other.tokens[start:count]
+
+    def common(self, other: "Sequence") -> int:
+        """How many tokens both start with, under one root."""
+        blocks = bisect_left(
+            range(min(len(self.hashes), len(other.hashes))), True, key=lambda i: self.hashes[i] != other.hashes[i]
+        )
+        start = blocks * BLOCK_TOKENS
+        pairs = zip(islice(self.tokens, start, None), islice(other.tokens, start, None), strict=False)
+        return start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def admit(self, path: list[Entry], blocks: list[int], computed: int) -> None:
         """Give it its blocks, in which the KV of its first `computed` tokens stands already."""

@@ -35,6 +35,15 @@ def test_blocks_move_whole_and_in_order() -> None:
     assert not memory.bytes[:, [0, 2, 3, 5, 7]].any()
 
 
+def test_copies_are_whole_and_one_after_the_other() -> None:
+    memory, data = PageMemory(LAYOUT, 8), _noise(3)
+    memory.write((0, 1, 2), memoryview(data))
+    memory.copy([(0, 5), (1, 0), (5, 6)])
+    out = bytearray(len(data))
+    memory.read((6, 0, 2), memoryview(out))
+    assert out == data
+
+
 @pytest.mark.parametrize(("blocks", "size"), [((1, 2), 1), ((8,), 1), ((-1,), 1), ((), 1)])
 def test_wrong_sizes_and_blocks_are_refused(blocks: tuple[int, ...], size: int) -> None:
     memory = PageMemory(LAYOUT, 8)
@@ -88,6 +97,14 @@ def test_pages_in_the_wrong_order_or_of_other_tokens_are_noticed() -> None:
     target.pages.write([1, 2, 7], memoryview(data))
     assert isinstance(target.run(tokens, 40, [2, 1, 7]), InternalError)
     assert isinstance(target.run([9, *tokens[1:]], 40, [1, 2, 7]), InternalError)
+
+
+def test_a_copied_page_is_recognised_and_a_wrong_copy_noticed() -> None:
+    source, tokens, _ = _filled()
+    source.pages.copy([(0, 6)])
+    assert source.run(tokens, 40, [5, 6, 3]) == source.run(tokens, 40, [5, 0, 3])
+    source.pages.copy([(5, 6)])
+    assert isinstance(source.run(tokens, 40, [5, 6, 3]), InternalError)
 
 
 def test_a_page_that_never_came_or_was_overwritten_is_noticed() -> None:

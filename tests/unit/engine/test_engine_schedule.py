@@ -347,12 +347,13 @@ class TestTwins:
 
     def test_prompts_that_part_are_shared_up_to_there(self) -> None:
         engine, runner = audited(token_budget=32)
-        shared, ends = prompt(1, 80), (prompt(2, 20), prompt(3, 20), prompt(4, 20))
+        shared, ends = prompt(1, 70), (prompt(2, 30), prompt(3, 30), prompt(4, 30))
         jobs = [make_job(f"j{index}", shared + end, max_tokens=1) for index, end in enumerate(ends)]
         for job in jobs:
             engine.add(job)
         drain(engine)
-        assert runner.computed == 80 + 3 * 20
+        # The first chunk that passes the parting belongs to one of them alone.
+        assert runner.computed == 70 + 3 * 30
 
     def test_a_few_tokens_are_not_worth_a_wait(self) -> None:
         engine, _ = audited(token_budget=16)
@@ -461,6 +462,22 @@ class TestPartialPages:
             trace.steps.append(engine.step())
         assert trace.sampled(second)[0].cached_tokens == 20
         assert [(one.position, one.token) for one in trace.sampled(second)] == alone(second)
+
+    def test_copies_are_made_in_the_order_in_which_pages_were_taken(self) -> None:
+        """The first copy's source is the second one's target."""
+        engine, _ = audited(blocks=3)
+        for name, start in (("p", 1), ("x", 2), ("z", 3)):
+            engine.add(make_job(name, prompt(start, 9), max_tokens=1))
+            drain(engine)
+        first, second = (make_job(f"w{start}", (*prompt(start, 8), 7), max_tokens=2) for start in (2, 3))
+        trace = Trace()
+        engine.add(first)
+        engine.add(second)
+        while not trace.steps or not trace.steps[-1].idle:
+            trace.steps.append(engine.step())
+        for job in (first, second):
+            assert trace.sampled(job)[0].cached_tokens == 8
+            assert [(one.position, one.token) for one in trace.sampled(job)] == alone(job)
 
     def test_a_decode_job_takes_whole_pages_and_a_prefill_job_parts_too(self) -> None:
         engine, _ = audited()

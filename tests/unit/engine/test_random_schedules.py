@@ -189,6 +189,7 @@ class Driver:
             if plan.kind is JobKind.DECODE:
                 self._deliver(life)
             else:
+                self._collect(life)
                 self.engine.remove(key)
                 life.gone = True
 
@@ -211,9 +212,20 @@ class Driver:
         self.engine.pages.write(life.blocks[life.resident :], memoryview(data))
         self.engine.activate(life.job.key, _alone(plan.stem, plan.length, plan.sampled)[0].token)
 
+    def _collect(self, life: Life) -> None:
+        """The pages of a prompt are as another worker would have made them, up to the last token."""
+        data = bytearray(len(life.blocks) * self.engine.pages.layout.block_bytes)
+        self.engine.pages.read(life.blocks, memoryview(data))
+        whole = life.plan.length // self.load.page * self.engine.pages.layout.block_bytes
+        assert data[:whole] == _kv(life.plan.stem, life.plan.length, self.load.page)[:whole]
+
     def _step(self, step: int) -> None:
         output = self.engine.step()
         self.engine.check()
+        for progress in output.progress:
+            life = self.by_key[progress.key]
+            assert progress.blocks[: len(life.blocks)] == life.blocks, "a transfer's pages were taken away"
+            life.blocks = progress.blocks
         for one in output.sampled:
             self.by_key[one.key].sampled.append(one)
         for ending in output.finished:
