@@ -57,6 +57,11 @@ class TicketOffice:
             f"The ticket is for job {ticket.job}#{ticket.attempt}, not for {job.key}.",
         )
         _require(ticket.model_digest == self._model_digest, f"{ticket.target} serves other weights than {self._ref}.")
+        _require(
+            ticket.layout.block_tokens == self._layout.block_tokens,
+            f"{ticket.target} has KV pages of {ticket.layout.block_tokens} tokens and {self._ref} of"
+            f" {self._layout.block_tokens}: give both the same --block-size.",
+        )
         _require(ticket.layout == self._layout, f"{ticket.target} lays its KV pages out differently than {self._ref}.")
         _require(ticket.link == self._link, f"{ticket.target} listens on link {ticket.link}, this is {self._link}.")
         _require(

@@ -44,6 +44,7 @@ def test_units_tile_the_blocks_in_order(block_count: int, unit_blocks: int) -> N
     "change",
     [
         {"layout": replace(LAYOUT, dtype="bfloat16")},
+        {"layout": replace(LAYOUT, block_tokens=32)},
         {"layout": replace(LAYOUT, kv_heads=2)},
         {"link": "ucx"},
         {"unit_blocks": 0},

@@ -1,8 +1,12 @@
 """Tickets are never written twice, and which blocks are ready follows from what is computed."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.errors import InvalidRequest
 from headrace.core.fleet import WorkerRef
 from headrace.core.jobs import Job, JobKey, JobKind
 from headrace.core.layout import KvLayout
@@ -14,8 +18,8 @@ HERE, PEER = WorkerRef("here", "life"), WorkerRef("peer", "life")
 LAYOUT = KvLayout(2, 2, 8, 16, "float32")
 
 
-def office() -> TicketOffice:
-    return TicketOffice(HERE, b"digest", LAYOUT, "tcp", "127.0.0.1:9")
+def office(page: int = 16) -> TicketOffice:
+    return TicketOffice(HERE, b"digest", replace(LAYOUT, block_tokens=page), "tcp", "127.0.0.1:9")
 
 
 def decode_job(tokens: int) -> Job:
@@ -31,22 +35,29 @@ def test_every_ticket_is_another_and_every_incarnation_too() -> None:
     assert {(len(ticket.transfer), len(ticket.secret)) for ticket in tickets} == {(16, 16)}
 
 
-@given(tokens=st.integers(1, 200), data=st.data())
-def test_ready_blocks_grow_to_exactly_those_of_the_ticket(tokens: int, data: st.DataObject) -> None:
+@given(tokens=st.integers(1, 200), page=st.sampled_from((16, 32, 48)), data=st.data())
+def test_ready_blocks_grow_to_exactly_those_of_the_ticket(tokens: int, page: int, data: st.DataObject) -> None:
     asked = decode_job(tokens)
-    resident = 16 * data.draw(st.integers(0, (tokens - 1) // 16))
-    here = office()
+    resident = page * data.draw(st.integers(0, (tokens - 1) // page))
+    here = office(page)
     ticket: Ticket = here.write(asked, PEER, resident)
-    blocks = tuple(range(100, 100 + -(-tokens // 16)))
+    blocks = tuple(range(100, 100 + -(-tokens // page)))
     seen = 0
     for computed in [*sorted(data.draw(st.lists(st.integers(0, tokens)))), tokens]:
-        held = blocks[: -(-computed // 16)]
+        held = blocks[: -(-computed // page)]
         ready = here.ready(ticket, asked, computed, held)
         assert len(ready) >= seen
         seen = len(ready)
         assert ready == blocks[ticket.first_block :][:seen]
         whole = seen + ticket.first_block
-        assert seen == 0 or whole * 16 <= computed or computed == tokens
+        assert seen == 0 or whole * page <= computed or computed == tokens
     assert seen == ticket.block_count
     assert here.verified_tokens(ticket, asked, seen) == tokens
     assert here.verified_tokens(ticket, asked, 0) == resident
+
+
+def test_a_ticket_for_pages_of_another_size_is_refused_with_the_remedy() -> None:
+    here, asked = office(16), decode_job(40)
+    ticket = office(32).write(asked, HERE, 0)
+    with pytest.raises(InvalidRequest, match="pages of 32 tokens .* of 16: give both the same --block-size"):
+        here.check(asked, ticket)
