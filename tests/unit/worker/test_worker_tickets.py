@@ -59,5 +59,5 @@ def test_ready_blocks_grow_to_exactly_those_of_the_ticket(tokens: int, page: int
 def test_a_ticket_for_pages_of_another_size_is_refused_with_the_remedy() -> None:
     here, asked = office(16), decode_job(40)
     ticket = office(32).write(asked, HERE, 0)
-    with pytest.raises(InvalidRequest, match="pages of 32 tokens .* of 16: give both the same --block-size"):
+    with pytest.raises(InvalidRequest, match=r"pages of 32 tokens .* of 16: give both the same --block-size"):
         here.check(asked, ticket)
