@@ -27,8 +27,8 @@ def show(options: StatusOptions) -> int:
         if status["workers"]:
             Console().print(_table(status))
             for worker in status["workers"]:
-                if worker["load"]["unready"]:
-                    print(f"{worker['info']['ref']['worker']} is not ready: {worker['load']['unready']}.")
+                if unready := worker["load"].get("unready"):
+                    print(f"{worker['info']['ref']['worker']} is not ready: {unready}.")
         print(_summary(status))
     return 0 if status["ready"] else 1
 
@@ -62,4 +62,4 @@ def _state(worker: dict[str, Any]) -> str:
         return "away"
     if worker["draining"]:
         return "draining"
-    return "not ready" if worker["load"]["unready"] else "attached"
+    return "not ready" if worker["load"].get("unready") else "attached"

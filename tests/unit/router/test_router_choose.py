@@ -26,6 +26,9 @@ def view_of(info: WorkerInfo, *, attached: bool = True, draining: bool = False, 
 
 
 P, D, L = Role.PREFILL, Role.DECODE, Role.LOCAL
+STALLED = WorkerView(
+    WorkerState(worker_info("d1", Role.DECODE), Load(credits=0, unready="its engine stands still"), attached=True)
+)
 ALWAYS = Policy()
 AUTO = Policy(disaggregation=Disaggregation.AUTO)
 NEVER = Policy(disaggregation=Disaggregation.NEVER)
@@ -159,6 +162,7 @@ def test_avoided_workers_serve_only_when_nothing_else_is_left() -> None:
         ((view("p1", P, attached=False), view("d1", D)), False, "p1@1 (prefill) is not attached"),
         ((view("p1", P), view("d1", D, credits=0)), True, "d1@1 (decode) has no dispatch credit"),
         ((view("p1", P), view("d1", D, draining=True)), False, "is draining"),
+        ((view("p1", P), STALLED), False, "d1@1 (decode) is not ready: its engine stands still"),
         ((view("p1", P), view_of(replace(worker_info("d1", D), link="tcp"))), False, "exchange pages"),
         ((view_of(replace(worker_info("l1", L), num_blocks=12)),), False, "holds 192 tokens of 200"),
     ],
@@ -193,3 +197,4 @@ def test_ready_looks_past_a_full_fleet_but_not_past_an_absent_one() -> None:
     full = (view("p1", P, credits=0), view("d1", D, credits=0))
     assert unready(models, full, ALWAYS) == ""
     assert "d1" in unready(models, (view("p1", P), view("d1", D, attached=False)), ALWAYS)
+    assert "its engine stands still" in unready(models, (view("p1", P), STALLED), ALWAYS)

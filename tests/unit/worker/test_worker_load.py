@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.fleet import Load
-from headrace.worker.load import JobSize, with_credits
+from headrace.engine.engine import KvUse, StepOutput
+from headrace.telemetry.metrics import WorkerMetrics
+from headrace.worker.load import JobSize, observe, with_credits
 
 
 @given(
@@ -35,3 +37,15 @@ def test_job_size_follows_the_jobs() -> None:
     for _ in range(200):
         size.see(2)
     assert 2 <= size.blocks < 3
+
+
+def test_steps_are_counted_and_waste_is_a_share_of_what_is_held() -> None:
+    metrics = WorkerMetrics()
+    load = Load(free_blocks=6, total_blocks=8)
+    for preempted, kv in ((1, KvUse(160, 156)), (2, KvUse(32, 24)), (0, KvUse(32, 24))):
+        observe(metrics, StepOutput((), (), (), (), (), load, idle=False, preempted=preempted, kv=kv))
+    text = metrics.exposition()
+    assert "vllm:num_preemptions_total 3.0" in text
+    assert "headrace_kv_waste_ratio 0.25" in text
+    observe(metrics, StepOutput((), (), (), (), (), load, idle=True))
+    assert "headrace_kv_waste_ratio 0.0" in metrics.exposition()
