@@ -21,9 +21,10 @@ from headrace.engine.runner import Span
 class Batch:
     """tokens: real ones, the first of `rows` rows. ids: [rows]; positions: [tokens].
 
-    contexts: the attention calls that cover all tokens.
+    contexts: the attention calls that cover all tokens. spans: what it was made of.
     """
 
+    spans: list[Span]
     tokens: int
     rows: int
     ids: Tensor
@@ -41,6 +42,7 @@ def make_batch(spans: list[Span], layout: KvLayout, page_multiple: int = 1) -> B
     positions = list(chain.from_iterable(range(span.start, span.start + span.count) for span in spans))
     rows = padded_rows(len(ids))
     return Batch(
+        spans=spans,
         tokens=len(ids),
         rows=rows,
         ids=torch.tensor(ids + [0] * (rows - len(ids))),

@@ -4,6 +4,7 @@ Owns the choice of architecture and the order: check memory, load weights, alloc
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 import torch
@@ -23,13 +24,13 @@ from headrace.engine.models.qwen3 import load_qwen3
 from headrace.engine.models.qwen3_moe import load_qwen3_moe
 from headrace.engine.models.rope import rope_recipe
 from headrace.engine.ops import PagedKv
-from headrace.engine.options import EngineOptions, model_digest, plan_pool, require_memory
+from headrace.engine.options import EngineOptions, PoolSize, model_digest, plan_pool, require_memory
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.parallel import ALONE, Parallel
 from headrace.engine.replica import Replica
 from headrace.engine.sample import Sampler
 from headrace.engine.self_check import require_batch_invariance
-from headrace.engine.torch_runner import TorchRunner
+from headrace.engine.torch_runner import Model, TorchRunner
 from headrace.engine.weights.load import DTYPES, Weights, weight_bytes
 from headrace.modelfiles.files import ModelConfig, ModelFiles
 
@@ -47,29 +48,55 @@ LOADERS: dict[str, Callable[[ModelConfig, Weights, int], Decoder]] = {
 
 
 def build_engine(files: ModelFiles, vocabulary: Vocabulary, options: EngineOptions) -> Replica:
-    """Loads the model; takes seconds. Raises StartupError if it does not fit or is not supported."""
+    """A replica of one rank. Loads the model; takes seconds. Raises StartupError if it does not fit or is not
+    supported."""
     if options.threads:
         torch.set_num_threads(options.threads)
-    dtype = DTYPES[options.resolved_dtype]
-    weights = weight_bytes(files, dtype)
+    size = plan(files, options)
+    model = load_model(files, DTYPES[size.layout.dtype], size.max_model_len)
+    pages = PageMemory(size.layout, size.num_blocks)
+    return assemble(files, vocabulary, options, size, model=model, pages=pages)
+
+
+def plan(files: ModelFiles, options: EngineOptions) -> PoolSize:
+    """The pool beside the weights of all ranks. Raises StartupError if both do not fit."""
+    ranks = options.tensor_parallel_size
+    weights = ranks * weight_bytes(files, DTYPES[options.resolved_dtype], ranks)
     size = plan_pool(files.config, options, weights)
     structlog.get_logger().info("engine.kv_pool", arithmetic=size.arithmetic)
     require_memory({"weights": weights, "KV pages": size.num_blocks * size.layout.block_bytes})
-    model = load_model(files, dtype, size.max_model_len)
-    pages = PageMemory(size.layout, size.num_blocks)
-    kv = PagedKv(torch.from_numpy(pages.bytes), size.layout, dtype, batch_invariant=options.batch_invariant)
+    return size
+
+
+def assemble(
+    files: ModelFiles,
+    vocabulary: Vocabulary,
+    options: EngineOptions,
+    size: PoolSize,
+    *,
+    model: Model,
+    pages: PageMemory,
+) -> Replica:
+    """The replica around rank 0's `model`. Raises StartupError if it cannot be what the options promise."""
+    layout = replace(size.layout, kv_heads=size.layout.kv_heads // len(pages.shares))
+    memory, dtype = torch.from_numpy(pages.bytes), DTYPES[layout.dtype]
+    kv = PagedKv(memory, layout, dtype, batch_invariant=options.batch_invariant)
     if options.batch_invariant:
         require_batch_invariance(model, kv, pages, min(options.max_num_batched_tokens, size.max_model_len))
-    runner = TorchRunner(model, pages, kv, Sampler(vocabulary))
-    digest = model_digest(files, size.layout.dtype, options.recipe + rope_recipe(files.config, size.max_model_len))
+    digest = model_digest(files, layout.dtype, options.recipe + rope_recipe(files.config, size.max_model_len))
     info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
     structlog.get_logger().info(
-        "engine.ready", model=files.name, dtype=size.layout.dtype, blocks=size.num_blocks, context=size.max_model_len
+        "engine.ready",
+        model=files.name,
+        dtype=layout.dtype,
+        blocks=size.num_blocks,
+        context=size.max_model_len,
+        ranks=len(pages.shares),
     )
     return Replica(
         info,
         vocabulary,
-        runner,
+        TorchRunner(model, pages, kv, Sampler(vocabulary)),
         token_budget=options.max_num_batched_tokens,
         prefix_caching=options.enable_prefix_caching,
     )

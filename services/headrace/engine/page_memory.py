@@ -13,38 +13,54 @@ from headrace.core.layout import KvLayout
 
 
 class PageMemory:
-    """`bytes`: uint8 of shape [layers, num_blocks, page_bytes]; it starts zeroed, which costs nothing until touched."""
+    """`shares`: uint8 of shape [rank, layers, num_blocks, page_bytes / ranks], one part of each page a rank: its KV
+    heads, which stand together in a page. It starts zeroed, which costs nothing until touched."""
 
-    def __init__(self, layout: KvLayout, num_blocks: int) -> None:
+    def __init__(
+        self, layout: KvLayout, num_blocks: int, *, ranks: int = 1, memory: npt.NDArray[np.uint8] | None = None
+    ) -> None:
+        """memory: zeroed bytes to use instead of new ones, as many as num_blocks blocks have."""
         self._layout = layout
-        self.bytes: npt.NDArray[np.uint8] = np.zeros((layout.layers, num_blocks, layout.page_bytes), dtype=np.uint8)
+        size = num_blocks * layout.block_bytes
+        self.shares: npt.NDArray[np.uint8] = (np.zeros(size, dtype=np.uint8) if memory is None else memory).reshape(
+            ranks, layout.layers, num_blocks, layout.page_bytes // ranks
+        )
 
     @property
     def layout(self) -> KvLayout:
         return self._layout
 
+    @property
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """Rank 0's share, of one rank all: [layers, num_blocks, page_bytes / ranks]."""
+        first: npt.NDArray[np.uint8] = self.shares[0]
+        return first
+
     def read(self, blocks: Sequence[int], into: memoryview) -> None:
-        target = self._shaped(blocks, into)
-        np.take(self.bytes, np.asarray(blocks, dtype=np.intp), axis=1, out=target, mode="clip")
+        parts = self._shaped(blocks, into)
+        for share, part in zip(self.shares, parts, strict=True):
+            np.take(share, np.asarray(blocks, dtype=np.intp), axis=1, out=part, mode="clip")
 
     def write(self, blocks: Sequence[int], data: memoryview) -> None:
-        self.bytes[:, np.asarray(blocks, dtype=np.intp)] = self._shaped(blocks, data)
+        for share, part in zip(self.shares, self._shaped(blocks, data), strict=True):
+            share[:, np.asarray(blocks, dtype=np.intp)] = part
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (from, to), one after the other: a later pair may read what an earlier one wrote."""
         for source, target in pairs:
-            self.bytes[:, target] = self.bytes[:, source]
+            self.shares[:, :, target] = self.shares[:, :, source]
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Zero blocks whose contents must not reach another sequence, not even masked out (0 x NaN is NaN)."""
-        self.bytes[:, np.asarray(blocks, dtype=np.intp)] = 0
+        self.shares[:, :, np.asarray(blocks, dtype=np.intp)] = 0
 
     def _shaped(self, blocks: Sequence[int], buffer: memoryview) -> npt.NDArray[np.uint8]:
-        count = self.bytes.shape[1]
+        """The buffer as [rank, layer, block, page_bytes / ranks], a view."""
+        count = self.shares.shape[2]
         if buffer.nbytes != len(blocks) * self._layout.block_bytes or not all(0 <= block < count for block in blocks):
             raise InternalError(
                 f"{len(blocks)} blocks of {self._layout.block_bytes} bytes do not fit a buffer of {buffer.nbytes}"
                 f" bytes, or one of them is not among the pool's {count}."
             )
-        shape = (self._layout.layers, len(blocks), self._layout.page_bytes)
-        return np.frombuffer(buffer, dtype=np.uint8).reshape(shape)
+        shape = (self._layout.layers, len(blocks), len(self.shares), -1)
+        return np.frombuffer(buffer, dtype=np.uint8).reshape(shape).transpose(2, 0, 1, 3)
