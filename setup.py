@@ -1,5 +1,18 @@
-"""Builds the distribution; all metadata stands in pyproject.toml."""
+"""Builds the distribution; metadata stands in pyproject.toml, and here the native kernels, which may be left out."""
 
-from setuptools import setup
+from glob import glob
 
-setup()
+from setuptools import Extension, setup
+
+NATIVE = Extension(
+    "headrace_kernels._native",
+    sources=sorted(glob("kernels/headrace_kernels/csrc/*.cpp")),
+    depends=sorted(glob("kernels/headrace_kernels/csrc/*.h")),
+    extra_compile_args=["-std=c++20", "-O3", "-fno-math-errno", "-Wno-psabi", "-Wno-maybe-uninitialized"],
+    extra_link_args=["-pthread"],
+    language="c++",
+    # Without a compiler, or on another processor, the engine computes with torch.
+    optional=True,
+)
+
+setup(ext_modules=[NATIVE])

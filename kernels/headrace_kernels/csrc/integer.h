@@ -1,0 +1,234 @@
+// Products in 8-bit integers: activations rounded in groups of GROUP values, weights in 8 bits a column or 4 bits a group.
+// Included within a namespace of its own, after linear.h.
+//
+// Sums within a group are exact; groups are added in their order. So these bits, too, depend on a row alone.
+
+typedef int8_t vb __attribute__((vector_size(LANES * 4)));
+
+// Activations of one row: codes [inner], then a scale and a scaled sum of codes for each group.
+struct Quantised {
+    int8_t* codes;
+    float* scales;
+    float* sums;
+};
+
+static inline int64_t quantised_bytes(int64_t inner) { return (inner + inner / GROUP * 8 + 63) / 64 * 64; }
+
+static inline Quantised quantised(void* scratch, int64_t row, int64_t inner) {
+    auto* base = static_cast<int8_t*>(scratch) + row * quantised_bytes(inner);
+    auto* floats = reinterpret_cast<float*>(base + inner);
+    return {base, floats, floats + inner / GROUP};
+}
+
+static void quantise_row(const float* in, int64_t inner, Quantised to) {
+    for (int64_t group = 0; group < inner / GROUP; ++group) {
+        const float* values = in + group * GROUP;
+        float most = 0.0f;
+        for (int i = 0; i < GROUP; ++i) most = __builtin_fmaxf(most, __builtin_fabsf(values[i]));
+        // A value that is not finite must reach the logits, where it is noticed.
+        bool finite = most < __builtin_inff();
+        for (int i = 0; i < GROUP; ++i) finite = finite && values[i] == values[i];
+        const float scale = most / 127.0f, inverse = most > 0.0f && finite ? 127.0f / most : 0.0f;
+        int total = 0;
+        for (int i = 0; i < GROUP; ++i) {
+            const int code = (int)__builtin_rintf(values[i] * inverse * (float)finite);
+            to.codes[group * GROUP + i] = finite ? (int8_t)code : 1;
+            total += finite ? code : 0;
+        }
+        to.scales[group] = finite ? scale : __builtin_nanf("");
+        to.sums[group] = finite ? scale * (float)total : __builtin_nanf("");
+    }
+}
+
+static inline vb load_bytes(const void* from) {
+    vb value;
+    __builtin_memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static inline vb quad(const int8_t* codes) {
+    int32_t word;
+    __builtin_memcpy(&word, codes, 4);
+    return (vb)(vi{} + word);
+}
+
+// Adds to each 32-bit lane the sum of four products of unsigned and signed bytes. `a` is at most 127, so that
+// AVX2's 16-bit sums of two cannot overflow.
+static inline vi dot(vi sum, vb a, vb b) {
+#if LANES == 16
+    return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#else
+    const __m256i pairs = _mm256_maddubs_epi16((__m256i)a, (__m256i)b);
+    return sum + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#endif
+}
+
+// Signed by signed: |w| by x with w's sign.
+static inline vi dot_signed(vi sum, vb w, vb x) {
+#if LANES == 16
+    const __mmask64 negative = _mm512_movepi8_mask((__m512i)w);
+    const __m512i turned = _mm512_mask_sub_epi8((__m512i)x, negative, _mm512_setzero_si512(), (__m512i)x);
+    return dot(sum, (vb)_mm512_abs_epi8((__m512i)w), (vb)turned);
+#else
+    const __m256i turned = _mm256_sign_epi8((__m256i)x, (__m256i)w);
+    return dot(sum, (vb)_mm256_abs_epi8((__m256i)w), (vb)turned);
+#endif
+}
+
+static inline vf halves(const uint16_t* from) {
+#if LANES == 16
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+#else
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#endif
+}
+
+static inline uint16_t to_half(float value) { return (uint16_t)_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT); }
+static inline float from_half(uint16_t half) { return _cvtsh_ss(half); }
+
+// INT8. A tile: for each group GROUP x TILE codes, [quad of inner][column][4]; before them TILE float scales.
+struct ByteFormat {
+    static int64_t tile_bytes(int64_t inner) { return TILE * 4 + inner * TILE; }
+    static const uint8_t* group(const uint8_t* tile, int64_t index) { return tile + TILE * 4 + index * GROUP * TILE; }
+
+    static inline void sums(const uint8_t* group, const int8_t* codes, vi sum[2]) {
+        sum[0] = sum[1] = vi{};
+        for (int q = 0; q < GROUP / 4; ++q) {
+            const vb x = quad(codes + 4 * q);
+            for (int half = 0; half < 2; ++half)
+                sum[half] = dot_signed(sum[half], load_bytes(group + (2 * q + half) * LANES * 4), x);
+        }
+    }
+    static inline vf add(vf total, const uint8_t*, int, vi sum, float scale, float) {
+        return fma(splat(scale), __builtin_convertvector(sum, vf), total);
+    }
+    static inline vf finish(const uint8_t* tile, int half, vf total) {
+        return total * load(reinterpret_cast<const float*>(tile) + half * LANES);
+    }
+};
+
+// INT4. A tile: for each group TILE half-precision scales, TILE minima, and GROUP x TILE / 2 bytes whose low halves are
+// the first GROUP / 2 inner values and whose high halves are the others, each [quad of inner][column][4].
+struct NibbleFormat {
+    static constexpr int64_t GROUP_BYTES = TILE * 4 + GROUP * TILE / 2;
+    static int64_t tile_bytes(int64_t inner) { return inner / GROUP * GROUP_BYTES; }
+    static const uint8_t* group(const uint8_t* tile, int64_t index) { return tile + index * GROUP_BYTES; }
+
+    static inline void sums(const uint8_t* group, const int8_t* codes, vi sum[2]) {
+        sum[0] = sum[1] = vi{};
+        for (int q = 0; q < GROUP / 8; ++q) {
+            const vb first = quad(codes + 4 * q), second = quad(codes + GROUP / 2 + 4 * q);
+            for (int half = 0; half < 2; ++half) {
+                const vu both = (vu)load_bytes(group + TILE * 4 + (2 * q + half) * LANES * 4);
+                sum[half] = dot(sum[half], (vb)(both & 0x0f0f0f0fu), first);
+                sum[half] = dot(sum[half], (vb)(both >> 4 & 0x0f0f0f0fu), second);
+            }
+        }
+    }
+    static inline vf add(vf total, const uint8_t* group, int half, vi sum, float scale, float x_sum) {
+        const auto* scales = reinterpret_cast<const uint16_t*>(group);
+        total = fma(splat(scale) * halves(scales + half * LANES), __builtin_convertvector(sum, vf), total);
+        return fma(splat(x_sum), halves(scales + TILE + half * LANES), total);
+    }
+    static inline vf finish(const uint8_t*, int, vf total) { return total; }
+};
+
+template <int ROWS, class Format>
+static void integer_block(
+    void* scratch, int64_t inner, const uint8_t* tile, int64_t row, int64_t column, const Output& out) {
+    vf totals[ROWS][2] = {};
+    Quantised x[ROWS];
+    for (int r = 0; r < ROWS; ++r) x[r] = quantised(scratch, row + r, inner);
+    for (int64_t g = 0; g < inner / GROUP; ++g) {
+        const uint8_t* group = Format::group(tile, g);
+        for (int r = 0; r < ROWS; ++r) {
+            vi sum[2];
+            Format::sums(group, x[r].codes + g * GROUP, sum);
+            for (int half = 0; half < 2; ++half)
+                totals[r][half] = Format::add(totals[r][half], group, half, sum[half], x[r].scales[g], x[r].sums[g]);
+        }
+    }
+    for (int r = 0; r < ROWS; ++r)
+        for (int half = 0; half < 2; ++half)
+            if (column + half * LANES < out.columns)
+                out.write(row + r, column + half * LANES, Format::finish(tile, half, totals[r][half]));
+}
+
+template <class Format>
+static void integer_linear(
+    void* scratch, int64_t rows, int64_t inner, const void* packed, const Output& out, int rank, int threads) {
+    const auto* bytes = static_cast<const uint8_t*>(packed);
+    const int64_t tiles = tiles_of(out.columns), last = tiles * (rank + 1) / threads;
+    for (int64_t chunk = 0; chunk < rows; chunk += CHUNK_ROWS) {
+        const int64_t end = rows < chunk + CHUNK_ROWS ? rows : chunk + CHUNK_ROWS;
+        for (int64_t tile = tiles * rank / threads; tile < last; ++tile) {
+            const uint8_t* at = bytes + tile * Format::tile_bytes(inner);
+            int64_t row = chunk;
+            for (; row + 4 <= end; row += 4) integer_block<4, Format>(scratch, inner, at, row, tile * TILE, out);
+            for (; row < end; ++row) integer_block<1, Format>(scratch, inner, at, row, tile * TILE, out);
+        }
+    }
+}
+
+static void pack_bytes(const float* weights, int64_t columns, int64_t inner, uint8_t* packed) {
+    for (int64_t row = 0; row < tiles_of(columns) * TILE; ++row) {
+        uint8_t* tile = packed + row / TILE * ByteFormat::tile_bytes(inner);
+        const float* values = weights + row * inner;
+        float most = 0.0f;
+        for (int64_t k = 0; row < columns && k < inner; ++k) most = __builtin_fmaxf(most, __builtin_fabsf(values[k]));
+        const float scale = most / 127.0f;
+        __builtin_memcpy(tile + row % TILE * 4, &scale, 4);
+        for (int64_t k = 0; k < inner; ++k) {
+            const float code = most > 0.0f ? __builtin_rintf(values[k] / scale) : 0.0f;
+            tile[TILE * 4 + (k / 4 * TILE + row % TILE) * 4 + k % 4] = (uint8_t)(int8_t)code;
+        }
+    }
+}
+
+// Codes, scale and minimum of one group of one column, into its tile.
+static void put_group(uint8_t* packed, int64_t inner, int64_t row, int64_t g, const uint8_t* codes, float scale, float least) {
+    uint8_t* group = packed + row / TILE * NibbleFormat::tile_bytes(inner) + g * NibbleFormat::GROUP_BYTES;
+    auto* scales = reinterpret_cast<uint16_t*>(group);
+    scales[row % TILE] = to_half(scale);
+    scales[TILE + row % TILE] = to_half(least);
+    uint8_t* bytes = group + TILE * 4;
+    for (int k = 0; k < GROUP / 2; ++k)
+        bytes[(k / 4 * TILE + row % TILE) * 4 + k % 4] = (uint8_t)(codes[k] | codes[k + GROUP / 2] << 4);
+}
+
+static void pack_nibbles(const float* weights, int64_t columns, int64_t inner, uint8_t* packed) {
+    for (int64_t row = 0; row < tiles_of(columns) * TILE; ++row)
+        for (int64_t g = 0; g < inner / GROUP; ++g) {
+            uint8_t codes[GROUP] = {};
+            float least = 0.0f, scale = 0.0f;
+            if (row < columns) {
+                const float* values = weights + row * inner + g * GROUP;
+                float most = values[0];
+                least = values[0];
+                for (int k = 1; k < GROUP; ++k) {
+                    least = __builtin_fminf(least, values[k]);
+                    most = __builtin_fmaxf(most, values[k]);
+                }
+                scale = from_half(to_half((most - least) / 15.0f));
+                least = from_half(to_half(least));
+                for (int k = 0; k < GROUP; ++k) {
+                    const float code = scale > 0.0f ? __builtin_rintf((values[k] - least) / scale) : 0.0f;
+                    codes[k] = (uint8_t)__builtin_fminf(15.0f, __builtin_fmaxf(0.0f, code));
+                }
+            }
+            put_group(packed, inner, row, g, codes, scale, least);
+        }
+}
+
+static void pack_given(
+    const uint8_t* codes, const float* scales, const float* minima, int64_t columns, int64_t inner, uint8_t* packed) {
+    const uint8_t none[GROUP] = {};
+    for (int64_t row = 0; row < tiles_of(columns) * TILE; ++row)
+        for (int64_t g = 0; g < inner / GROUP; ++g) {
+            const int64_t at = row * (inner / GROUP) + g;
+            if (row < columns)
+                put_group(packed, inner, row, g, codes + at * GROUP, scales[at], minima[at]);
+            else
+                put_group(packed, inner, row, g, none, 0.0f, 0.0f);
+        }
+}

@@ -1,0 +1,152 @@
+// The program: a model's forward pass as a list of operations over fixed buffers, and the C interface to run it.
+//
+// A program is made once; a step runs it over `Step`, whose arrays the caller fills anew. Everything is addressed by
+// raw pointers, so neither torch nor Python is known here. All buffers are float32 unless said otherwise, row-major,
+// and stay the caller's.
+#pragma once
+#include <cstdint>
+
+extern "C" {
+
+enum Format : int32_t { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3 };
+enum Kind : int32_t { EMBED = 0, NORM = 1, LINEAR = 2, ROPE = 3, ATTEND = 4, GATE = 5, HEAD = 6 };
+enum Activation : int32_t { SILU = 0, GELU_TANH = 1 };
+
+// out[row] = table[ids[row]] * scale. table: [vocabulary, width] of `format` (F32 or BF16).
+struct Embed {
+    const void* table;
+    float* out;
+    int64_t width;
+    float scale;
+    int32_t format;
+};
+
+// Root-mean-square norm of `in` by `weight`: out = normed, or out += normed where `add` is set.
+struct Norm {
+    const float* in;
+    const float* weight;
+    float* out;
+    int64_t width;
+    float eps;
+    int32_t add;
+};
+
+// out = in x weights^T + bias, or out += that where `add` is set. in: [row, inner]; out: [row, columns].
+// weights: packed by headrace_pack. bias may be null. scratch: headrace_scratch bytes for INT8 and INT4, else null.
+struct Linear {
+    const float* in;
+    const void* weights;
+    const float* bias;
+    float* out;
+    void* scratch;
+    int64_t columns;
+    int64_t inner;
+    int32_t format;
+    int32_t add;
+};
+
+// Norms and turns queries and keys of `states` [row, (heads + 2 kv_heads) x dim]: queries to `queries`
+// [row, heads x dim], keys and values to the step's slots of `pages`, one layer of the pool,
+// [block][kv head][K, V][token][dim] of `format`.
+// norms: [heads + kv_heads, dim] or null. cosines, sines: [position, rotary].
+struct Rope {
+    const float* states;
+    const float* norms;
+    const float* cosines;
+    const float* sines;
+    float* queries;
+    void* pages;
+    int64_t heads;
+    int64_t kv_heads;
+    int64_t dim;
+    int64_t rotary;
+    int64_t block_tokens;
+    float eps;
+    int32_t format;
+};
+
+// out[row] = attention of queries[row] over its sequence's pages up to its own position.
+// window: tokens that a query sees, itself among them; 0 for all. softcap: 0 for none.
+struct Attend {
+    const float* queries;
+    const void* pages;
+    float* out;
+    int64_t heads;
+    int64_t kv_heads;
+    int64_t dim;
+    int64_t block_tokens;
+    int64_t window;
+    float scale;
+    float softcap;
+    int32_t format;
+};
+
+// out[row] = activation(in[row, : inner]) x in[row, inner :].
+struct Gate {
+    const float* in;
+    float* out;
+    int64_t inner;
+    int32_t activation;
+};
+
+// logits[i] = normed hidden[head_rows[i]] x weights^T, soft-capped. normed: room for as many rows as are asked for.
+struct Head {
+    const float* hidden;
+    const float* norm;
+    float* normed;
+    const void* weights;
+    void* scratch;
+    int64_t width;
+    int64_t vocabulary;
+    float eps;
+    float softcap;
+    int32_t format;
+};
+
+struct Op {
+    Kind kind;
+    union {
+        Embed embed;
+        Norm norm;
+        Linear linear;
+        Rope rope;
+        Attend attend;
+        Gate gate;
+        Head head;
+    };
+};
+
+// What one run works on. rows: tokens. ids, positions, slots (block x block_tokens + place, -1: not written): [rows].
+// Sequence s has seq_rows[s] rows from first_row[s] on, at positions that follow one another; its blocks are
+// table[s x table_stride ...]. logits: [head_count, vocabulary], of the rows in head_rows.
+struct Step {
+    const int32_t* ids;
+    const int32_t* positions;
+    const int64_t* slots;
+    const int32_t* first_row;
+    const int32_t* seq_rows;
+    const int32_t* table;
+    const int32_t* head_rows;
+    float* logits;
+    int64_t rows;
+    int64_t sequences;
+    int64_t table_stride;
+    int64_t head_count;
+};
+
+// Name of the instruction set in use, or null where there is none for this processor.
+const char* headrace_isa();
+// Floats of one of its vectors. A head's dim must be a multiple of it, and 256 at most.
+int32_t headrace_lanes();
+// Bytes of a packed [columns, inner] matrix; 0 if it cannot be packed: INT8 and INT4 want inner a multiple of 32.
+int64_t headrace_packed_bytes(int32_t format, int64_t columns, int64_t inner);
+// Packs `weights` [columns, inner] (float32; INT8 and INT4 are rounded here) into `packed`, 64-byte aligned.
+void headrace_pack(int32_t format, const float* weights, int64_t columns, int64_t inner, void* packed);
+// The same for INT4 from codes: [columns, inner] bytes of 0 .. 15, value = code x scale + minimum, [columns, inner / 32].
+void headrace_pack_codes(
+    const uint8_t* codes, const float* scales, const float* minima, int64_t columns, int64_t inner, void* packed);
+// Bytes of scratch that a Linear of `rows` rows wants.
+int64_t headrace_scratch(int32_t format, int64_t rows, int64_t inner);
+// Runs `count` operations in order on `threads` threads. Returns when all is done. One run at a time.
+void headrace_run(const Op* ops, int64_t count, const Step* step, int32_t threads);
+}

@@ -1,0 +1,87 @@
+// Vectors of LANES floats, the same source for every instruction set. Included within a namespace of its own.
+
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
+typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
+
+static inline vf load(const float* from) {
+    vf value;
+    __builtin_memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static inline void store(float* to, vf value) { __builtin_memcpy(to, &value, sizeof value); }
+
+static inline vf splat(float value) { return vf{} + value; }
+
+// Always one rounding, so that a sum does not depend on what the compiler makes of the code around it.
+static inline vf fma(vf a, vf b, vf c) {
+#if LANES == 16
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#endif
+}
+
+static inline vf widen(vh halves) {
+#if LANES == 16
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)halves), 16);
+#else
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)halves), 16);
+#endif
+}
+
+static inline vf load(const uint16_t* from) {
+    vh halves;
+    __builtin_memcpy(&halves, from, sizeof halves);
+    return widen(halves);
+}
+
+// To the nearest bfloat16, ties to even; NaN stays NaN.
+static inline uint16_t narrow(float value) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 64);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static inline void put(float* to, float value) { *to = value; }
+static inline void put(uint16_t* to, float value) { *to = narrow(value); }
+
+static inline float sum(vf value) {
+    float lanes[LANES], total;
+    store(lanes, value);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    total = lanes[0];
+    return total;
+}
+
+static inline vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+
+static inline vf larger(vf a, vf b) { return select(a > b, a, b); }
+
+// e^x within 2 ulp; 0 below -87.3, so that e^-inf is 0.
+static inline vf exponential(vf x) {
+    const vf magic = splat(12582912.0f);
+    const vf bounded = select(x > 88.0f, splat(88.0f), select(x < -87.3f, splat(-87.3f), x));
+    const vf turns = fma(bounded, splat(1.44269504f), magic) - magic;
+    vf rest = fma(turns, splat(-0.693359375f), bounded);
+    rest = fma(turns, splat(2.12194440e-4f), rest);
+    vf value = splat(1.9875691500e-4f);
+    value = fma(value, rest, splat(1.3981999507e-3f));
+    value = fma(value, rest, splat(8.3334519073e-3f));
+    value = fma(value, rest, splat(4.1665795894e-2f));
+    value = fma(value, rest, splat(1.6666665459e-1f));
+    value = fma(value, rest, splat(5.0000001201e-1f));
+    value = fma(value, rest * rest, rest) + 1.0f;
+    const vi power = (__builtin_convertvector(turns, vi) + 127) << 23;
+    const vf result = select(x < -87.3f, splat(0.0f), value * (vf)power);
+    return select(x == x, result, x);
+}
+
+static inline vf tangent(vf x) {
+    const vf bounded = select(x > 10.0f, splat(10.0f), select(x < -10.0f, splat(-10.0f), x));
+    return 1.0f - 2.0f / (exponential(2.0f * bounded) + 1.0f);
+}

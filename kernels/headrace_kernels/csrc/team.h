@@ -1,0 +1,31 @@
+// The team: threads that run one function together and meet at barriers.
+//
+// Its threads spin for a moment and then sleep, so that an idle team costs nothing and a busy one no system calls.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+class Team {
+public:
+    explicit Team(int size);
+    ~Team();
+    int size() const { return size_; }
+    // Calls work(rank) on every thread, rank 0 on the caller's, and returns when all are done.
+    void run(const std::function<void(int)>& work);
+    // Within `work`: waits for every other thread of the team.
+    void barrier();
+
+private:
+    void serve(int rank);
+
+    const int size_;
+    const std::function<void(int)>* work_ = nullptr;
+    std::atomic<uint32_t> started_{0};
+    std::atomic<int> arrived_{0};
+    std::atomic<uint32_t> passed_{0};
+    std::atomic<bool> closing_{false};
+    std::vector<std::thread> threads_;
+};
