@@ -76,6 +76,8 @@ class EngineConfig(ProcessConfig):
     )
     stall_s: float = Field(60.0, gt=0, description="a worker whose engine stands still this long is not ready")
     enable_prefix_caching: bool = Field(True, description="reuse KV of equal prefixes")
+    batch_invariant: bool = Field(False, description="same bits whatever else runs; all workers of a model alike")
+    tensor_parallel_size: Literal[1, 2, 4] = Field(1, description="ranks, each a process, that share a replica")
     link: Literal["ucx", "tcp", "nccl"] = Field("ucx", description="how KV pages travel")
     ucx_tls: str = Field("tcp,self", description="UCX transports; shared memory is opt-in: tcp,posix,self")
     lease_ttl_s: float = Field(10.0, gt=0, description="a silent worker is forgotten after this")

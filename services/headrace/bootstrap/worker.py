@@ -21,6 +21,8 @@ from headrace.engine.build import build_engine
 from headrace.engine.engine import Engine
 from headrace.engine.fake import build_fake_engine
 from headrace.engine.options import EngineOptions
+from headrace.engine.tensor_parallel.build import build_ranked_engine
+from headrace.engine.tensor_parallel.ranks import Ranks
 from headrace.modelfiles.resolve import resolve
 from headrace.placement.stop import Stop
 from headrace.prefix.publisher import Publisher
@@ -52,22 +54,27 @@ async def run(config: WorkerConfig) -> int:
     if not redis_url:
         raise StartupError("A worker needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
     stop = await Stop.arm(lifeline=config.lifeline)
-    model, engine = await asyncio.to_thread(_load, config)
+    model, engine, ranks = await asyncio.to_thread(_load, config)
     ref = WorkerRef(name, secrets.token_hex(8))
     identity = Identity(ref, Role(config.role), config.served_model_name or model, config.link)
     async with AsyncExitStack() as closing:
+        kept = []
+        if ranks is not None:
+            closing.push_async_callback(asyncio.to_thread, ranks.stop)
+            kept.append(_keep(closing, "ranks", ranks.watch()))
         store = Store(redis_url)
         closing.push_async_callback(store.close)
         publisher = Publisher(RedisIndex(store, fleet=config.fleet), ref, ttl_s=config.lease_ttl_s)
         worker, info, server = await _serve(config, identity, engine, publisher, closing)
-        lease = _keep(closing, "lease", _lease(config, store, info, publisher).run())
-        publishing = _keep(closing, "publisher", publisher.run())
-        watching = _keep(closing, "watchdog", worker.watch(server.set_ready))
+        kept.append(_keep(closing, "lease", _lease(config, store, info, publisher).run()))
+        kept.append(_keep(closing, "publisher", publisher.run()))
+        kept.append(_keep(closing, "watchdog", worker.watch(server.set_ready)))
         announce.ready(worker=ref.worker, incarnation=ref.incarnation, role=config.role, address=info.address)
-        return await until_over(stop, worker.failed, (lease, publishing, watching))
+        return await until_over(stop, worker.failed, kept)
 
 
-def _load(config: WorkerConfig) -> tuple[str, Engine]:
+def _load(config: WorkerConfig) -> tuple[str, Engine, Ranks | None]:
+    """The model's name, its engine, and the ranks beside this process."""
     files = resolve(config.model, config.cache_dir.expanduser())
     vocabulary = TextModel.load(files).vocabulary
     options = EngineOptions(
@@ -80,11 +87,15 @@ def _load(config: WorkerConfig) -> tuple[str, Engine]:
         gpu_memory_utilization=config.gpu_memory_utilization,
         enable_prefix_caching=config.enable_prefix_caching,
         threads=config.threads,
+        batch_invariant=config.batch_invariant,
+        tensor_parallel_size=config.tensor_parallel_size,
     )
-    if config.engine == "torch":
-        return files.name, build_engine(files, vocabulary, options)
-    pause = partial(time.sleep, config.fake_step_ms / 1000) if config.fake_step_ms else None
-    return files.name, build_fake_engine(files, vocabulary, options, before_step=pause)
+    if config.engine == "fake":
+        pause = partial(time.sleep, config.fake_step_ms / 1000) if config.fake_step_ms else None
+        return files.name, build_fake_engine(files, vocabulary, options, before_step=pause), None
+    if options.tensor_parallel_size > 1:
+        return files.name, *build_ranked_engine(files, vocabulary, options)
+    return files.name, build_engine(files, vocabulary, options), None
 
 
 async def _serve(
