@@ -257,6 +257,23 @@ class TestPreemption:
         states = [engine._live[job.key].state for job in (held, granted, *streams)]
         assert states == [State.HELD, State.GRANTED, State.RUNNING, State.WAITING]
 
+    def test_never_a_prompt_whose_pages_are_being_sent(self) -> None:
+        """It is the youngest, the least urgent and costs nothing yet, but a transfer follows it."""
+        engine, _ = audited(blocks=13, token_budget=5, max_jobs=4)
+        streams = [make_job(f"j{index}", prompt(2 + index, 14), max_tokens=60, ignore_eos=True) for index in range(2)]
+        for job in streams:
+            engine.add(job)
+        until_first(engine, streams[1])
+        sent = urgent(make_job("sent", prompt(1, 140), JobKind.PREFILL), 9)
+        engine.add(sent)
+        while not engine.step().preempted:
+            assert engine._live[sent.key].state is State.RUNNING
+        assert [engine._live[job.key].state for job in (*streams, sent)] == [
+            State.RUNNING,
+            State.WAITING,
+            State.RUNNING,
+        ]
+
     def test_it_goes_on_exactly_and_says_nothing_twice(self) -> None:
         jobs = [
             make_job(f"j{index}", prompt(index, 30), max_tokens=60, temperature=1.0, seed=index, logprobs=2)
