@@ -78,6 +78,10 @@ class EngineConfig(ProcessConfig):
     enable_prefix_caching: bool = Field(True, description="reuse KV of equal prefixes")
     batch_invariant: bool = Field(False, description="same bits whatever else runs; all workers of a model alike")
     tensor_parallel_size: Literal[1, 2, 4] = Field(1, description="ranks, each a process, that share a replica")
+    kernels: Literal["auto", "native", "torch"] = Field(
+        "auto", description="who computes on the CPU; auto: native where the model and the processor allow it"
+    )
+    quantization: Literal["int8", "int4"] | None = Field(None, description="rounds weights as they are loaded")
     link: Literal["ucx", "tcp", "nccl"] = Field("ucx", description="how KV pages travel")
     ucx_tls: str = Field("tcp,self", description="UCX transports; shared memory is opt-in: tcp,posix,self")
     lease_ttl_s: float = Field(10.0, gt=0, description="a silent worker is forgotten after this")

@@ -89,6 +89,8 @@ def _load(config: WorkerConfig) -> tuple[str, Engine, Ranks | None]:
         threads=config.threads,
         batch_invariant=config.batch_invariant,
         tensor_parallel_size=config.tensor_parallel_size,
+        kernels=config.kernels,
+        quantization=config.quantization,
     )
     if config.engine == "fake":
         pause = partial(time.sleep, config.fake_step_ms / 1000) if config.fake_step_ms else None

@@ -23,6 +23,7 @@ from headrace.engine.models.qwen2 import load_qwen2
 from headrace.engine.models.qwen3 import load_qwen3
 from headrace.engine.models.qwen3_moe import load_qwen3_moe
 from headrace.engine.models.rope import rope_recipe
+from headrace.engine.native.build import kernels_name, pick_native
 from headrace.engine.ops import PagedKv
 from headrace.engine.options import EngineOptions, PoolSize, model_digest, plan_pool, require_memory
 from headrace.engine.page_memory import PageMemory
@@ -81,9 +82,13 @@ def assemble(
     layout = replace(size.layout, kv_heads=size.layout.kv_heads // len(pages.shares))
     memory, dtype = torch.from_numpy(pages.bytes), DTYPES[layout.dtype]
     kv = PagedKv(memory, layout, dtype, batch_invariant=options.batch_invariant)
+    if isinstance(model, Decoder):
+        model = pick_native(model, kv, options) or model
+    recipe = options.recipe + rope_recipe(files.config, size.max_model_len)
     if options.batch_invariant:
         require_batch_invariance(model, kv, pages, min(options.max_num_batched_tokens, size.max_model_len))
-    digest = model_digest(files, layout.dtype, options.recipe + rope_recipe(files.config, size.max_model_len))
+        recipe += f", {kernels_name(model)}"
+    digest = model_digest(files, layout.dtype, recipe)
     info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
     structlog.get_logger().info(
         "engine.ready",
@@ -92,6 +97,7 @@ def assemble(
         blocks=size.num_blocks,
         context=size.max_model_len,
         ranks=len(pages.shares),
+        kernels=kernels_name(model),
     )
     return Replica(
         info,

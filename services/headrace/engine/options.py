@@ -18,6 +18,8 @@ DEFAULT_KV_BYTES = 1024 * _MIB
 # Rows of one step in batch-invariant mode: measured up to here.
 MOST_ROWS = 512
 _RANKS = (1, 2, 4)
+KERNELS = ("auto", "native", "torch")
+QUANTIZATIONS = ("int8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,9 @@ class EngineOptions:
     neither: DEFAULT_KV_BYTES. threads: CPU threads of the replica's tensor operations; 0 leaves the library's choice.
     batch_invariant: a request's tokens and logprobs are the same bits whatever else runs, at a price.
     tensor_parallel_size: ranks that share a replica, each a process with its part of the threads.
+    kernels: "native" computes in C++, "torch" with torch, "auto" natively where the model and the processor allow it.
+    quantization: "int8" (a scale each row) or "int4" (a scale and a minimum each 32 values) rounds the matrices of
+    the native kernels as they are loaded; None leaves them in `dtype`.
     """
 
     dtype: str = "auto"
@@ -44,6 +49,8 @@ class EngineOptions:
     threads: int = 0
     batch_invariant: bool = False
     tensor_parallel_size: int = 1
+    kernels: str = "auto"
+    quantization: str | None = None
 
     def __post_init__(self) -> None:
         _require(self.dtype == "auto" or self.dtype in DTYPE_BYTES, f"dtype {self.dtype!r} is unknown.", _DTYPES)
@@ -78,6 +85,19 @@ class EngineOptions:
             f"tensor_parallel_size {self.tensor_parallel_size} is not supported.",
             f"Choose {', '.join(map(str, _RANKS))}.",
         )
+        _require_one_of("kernels", self.kernels, KERNELS)
+        _require(
+            self.kernels != "native" or self.tensor_parallel_size == 1,
+            "The native kernels do not run on several ranks.",
+            "Leave out --kernels or --tensor-parallel-size.",
+        )
+        if self.quantization is not None:
+            _require_one_of("quantization", self.quantization, QUANTIZATIONS)
+            _require(
+                self.kernels != "torch" and self.tensor_parallel_size == 1,
+                "quantization needs the native kernels, which are not used with kernels torch or several ranks.",
+                "Leave out --quantization, or --kernels and --tensor-parallel-size.",
+            )
 
     @property
     def resolved_dtype(self) -> str:
@@ -86,7 +106,8 @@ class EngineOptions:
     @property
     def recipe(self) -> str:
         """How keys and values are computed and kept, for the model's digest: workers of one mode share pages."""
-        return "kv plain, batch-invariant" if self.batch_invariant else "kv plain"
+        parts = ("kv plain", self.quantization, "batch-invariant" if self.batch_invariant else None)
+        return ", ".join(part for part in parts if part)
 
 
 _DTYPES = f"Choose auto, {', '.join(DTYPE_BYTES)}."
@@ -164,6 +185,10 @@ def require_memory(needed: dict[str, int]) -> None:
 def model_digest(files: ModelFiles, dtype: str, recipe: str = "kv plain") -> bytes:
     """The root of what two workers must share to exchange pages: weights, architecture, KV dtype and recipe."""
     return xxhash.xxh3_128(b"\0".join((files.digest, dtype.encode(), recipe.encode()))).digest()
+
+
+def _require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    _require(value in choices, f"{name} {value!r} is unknown.", f"Choose {', '.join(choices)}.")
 
 
 def _require(holds: bool, sentence: str, remedy: str) -> None:

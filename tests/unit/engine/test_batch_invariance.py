@@ -18,6 +18,7 @@ from headrace.engine.models import norms
 from headrace.engine.options import EngineOptions
 from headrace.engine.runner import Span
 from headrace.modelfiles.files import ModelConfig
+from headrace_kernels.native import instruction_set
 
 LONGEST = 200
 PREFIX = 100
@@ -35,6 +36,7 @@ OTHER = replace(
     activation="gelu_tanh",
 )
 
+NATIVE = pytest.mark.skipif(instruction_set() is None, reason="The native kernels are not built here.")
 SMALL = EngineOptions(
     dtype="float32", max_model_len=512, max_num_seqs=8, kv_cache_memory_bytes=2**20, batch_invariant=True
 )
@@ -144,10 +146,19 @@ def _sequences(model: PagedModel, draw: random.Random) -> list[Running]:
     ]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("dtype", "native"),
+    [
+        ("float32", False),
+        ("bfloat16", False),
+        ("float16", False),
+        pytest.param("float32", True, marks=NATIVE),
+        pytest.param("bfloat16", True, marks=NATIVE),
+    ],
+)
 @pytest.mark.parametrize("config", [CONFIG, OTHER], ids=["plain", "other"])
-def test_every_schedule_gives_the_same_bits(tmp_path: Path, config: ModelConfig, dtype: str) -> None:
-    model = PagedModel(tiny_files(tmp_path, config), dtype=dtype, batch_invariant=True)
+def test_every_schedule_gives_the_same_bits(tmp_path: Path, config: ModelConfig, dtype: str, native: bool) -> None:
+    model = PagedModel(tiny_files(tmp_path, config), dtype=dtype, batch_invariant=True, native=native)
     draw = random.Random(3)
     sequences = _sequences(model, draw)
     for schedule in range(SCHEDULES):
@@ -162,13 +173,14 @@ def test_a_machine_on_which_batches_matter_is_found_out(tmp_path: Path, monkeypa
     def disturbed(norm: norms.RmsNorm, hidden: Tensor) -> Tensor:
         return rms_norm(norm, hidden) * (1 + len(hidden) * 1e-6)
 
-    engine = build_engine(files, VOCABULARY, SMALL)
+    on_torch = replace(SMALL, kernels="torch")
+    engine = build_engine(files, VOCABULARY, on_torch)
     held = bytearray(engine.pages.layout.block_bytes)
     engine.pages.read([0], memoryview(held))
     assert not any(held), "the check leaves pages as it found them"
     monkeypatch.setattr(norms.RmsNorm, "__call__", disturbed)
     with pytest.raises(StartupError, match="depend on what else is in a batch"):
-        build_engine(files, VOCABULARY, SMALL)
+        build_engine(files, VOCABULARY, on_torch)
 
 
 def test_workers_of_both_modes_share_no_pages(tmp_path: Path) -> None:
