@@ -1,17 +1,25 @@
-"""Real chats through a real disaggregated cluster: two worker processes, pages over UCX, the real model in float32."""
+"""Chats through a disaggregated cluster over every link: the real model in float32, and what it should say."""
 
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import openai
 import pytest
 from fixtures.cluster import Cluster, eventually
-from fixtures.reflected import reflected
+from fixtures.references import Reference, assert_agree, load_references
+from fixtures.reflected import ReflectedInference, reflected
 
 QUESTION = "What is the capital of France? Answer in one sentence."
 MODEL = "smollm2-135m"
+REFERENCES = load_references()
+SOME = REFERENCES[::7]
+BATCH = 8
+SHARED = 256
+CACHED_TOKENS = 8
 
 
 @pytest.fixture
@@ -82,7 +90,7 @@ def test_any_chunks_resume_point_continues_the_answer_exactly(exact_cluster: Clu
     request = {
         "model": MODEL,
         "prompt": {"text": "The three primary colours are"},
-        "sampling": {"temperature": 1.0, "max_tokens": 24, "ignore_eos": True},
+        "sampling": {"temperature": 1.0, "max_tokens": 10, "ignore_eos": True},
     }
     with reflected(exact_cluster.grpc) as inference:
         chunks = list(inference.generate(id=uuid.uuid4().hex, **request))
@@ -118,9 +126,9 @@ def test_a_second_request_with_the_same_prefix_computes_only_the_rest(
     client: openai.OpenAI, exact_cluster: Cluster
 ) -> None:
     tokens = httpx.post(
-        f"{exact_cluster.url}/tokenize", json={"model": MODEL, "prompt": f"{uuid.uuid4()} {'mill ' * 700}"}, timeout=30
+        f"{exact_cluster.url}/tokenize", json={"model": MODEL, "prompt": f"{uuid.uuid4()} {'mill ' * 350}"}, timeout=30
     ).json()["tokens"]
-    shared = tokens[:512]
+    shared = tokens[:SHARED]
     first = client.completions.create(model=MODEL, prompt=[*shared, *range(2000, 2020)], max_tokens=2, temperature=0)
     assert first.usage is not None
     eventually(lambda: _holders(exact_cluster, shared), lambda found: found >= {"prefill-0", "decode-0"})
@@ -135,21 +143,21 @@ def test_a_second_request_with_the_same_prefix_computes_only_the_rest(
     assert usage is not None
     assert usage.prompt_tokens_details is not None
     assert usage.prompt_tokens_details.cached_tokens is not None
-    assert usage.prompt_tokens_details.cached_tokens >= 496
+    assert usage.prompt_tokens_details.cached_tokens >= SHARED - 16
     asked_now = exact_cluster.metric("vllm:prompt_tokens_total", role="prefill") - asked_before
     found_now = exact_cluster.metric("vllm:prefix_cache_hits_total", role="prefill") - found_before
-    assert (asked_now, asked_now - found_now) == (532, 20)
+    assert (asked_now, asked_now - found_now) == (SHARED + 20, 20)
 
     told = exact_cluster.get(f"/v1/requests/{second.headers['x-request-id']}/explain")
     (route,) = told["routes"]
     cached = {candidate["worker"]["worker"]: candidate["cached_tokens"] for candidate in route["candidates"]}
     chosen = {candidate["worker"]["worker"] for candidate in route["candidates"] if candidate["chosen"]}
-    assert cached["prefill-0"] >= 496
-    assert cached["decode-0"] >= 496
+    assert cached["prefill-0"] >= SHARED - 16
+    assert cached["decode-0"] >= SHARED - 16
     assert chosen == {"prefill-0", "decode-0"}
     assert route["prefill"]["worker"] == "prefill-0"
     assert route["decode"]["worker"] == "decode-0"
-    assert told["actual_cached_tokens"] >= 496
+    assert told["actual_cached_tokens"] >= SHARED - 16
 
 
 def _bytes(cluster: Cluster, direction: str) -> float:
@@ -157,7 +165,7 @@ def _bytes(cluster: Cluster, direction: str) -> float:
 
 
 def _holders(cluster: Cluster, tokens: list[int]) -> set[str]:
-    """Who the router believes to hold 496 tokens of a prompt: what it says of a request that it routes now."""
+    """Who the router believes to hold a prompt: what it says of a request that it routes now."""
     body = {"model": MODEL, "prompt": [*tokens, 1, 2, 3], "max_tokens": 1}
     answer = httpx.post(f"{cluster.url}/v1/completions", json=body, timeout=60).raise_for_status()
     told = cluster.get(f"/v1/requests/{answer.headers['x-request-id']}/explain")
@@ -165,5 +173,45 @@ def _holders(cluster: Cluster, tokens: list[int]) -> set[str]:
         candidate["worker"]["worker"]
         for route in told["routes"]
         for candidate in route["candidates"]
-        if candidate["cached_tokens"] >= 496
+        if candidate["cached_tokens"] >= SHARED - 16
     }
+
+
+def answer(inference: ReflectedInference, reference: Reference) -> list[int]:
+    """The tokens that the cluster gives for a reference's prompt ids."""
+    chunks = inference.generate(
+        timeout_s=200,
+        id=uuid.uuid4().hex,
+        model=MODEL,
+        prompt={"tokens": {"token_ids": reference.prompt}},
+        sampling={"temperature": 0.0, "max_tokens": len(reference.tokens), "ignore_eos": True},
+    )
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+@pytest.mark.timeout(240)
+def test_disaggregated_equals_the_reference(exact_cluster: Cluster, link: str) -> None:
+    """Eight requests at a time, so that both workers batch them; every prompt's pages must move."""
+    references = REFERENCES if link == "ucx" else SOME
+    layout = exact_cluster.fleet()["workers"][0]["info"]["layout"]
+    assert {worker["info"]["link"] for worker in exact_cluster.fleet()["workers"]} == {link}
+    before = exact_cluster.metric("headrace_kv_transfer_bytes_total", direction="received")
+    with reflected(exact_cluster.grpc) as inference, ThreadPoolExecutor(BATCH) as pool:
+        results = list(pool.map(lambda reference: answer(inference, reference), references))
+    assert_agree(references, results)
+    moved = exact_cluster.metric("headrace_kv_transfer_bytes_total", direction="received") - before
+    page_bytes = layout["kv_heads"] * 2 * layout["block_tokens"] * layout["head_dim"] * 4
+    assert moved >= len(references) * layout["layers"] * page_bytes
+
+
+def test_prefix_cached_at_both_workers_equals_the_reference(exact_cluster: Cluster) -> None:
+    """Some of the prompts again, alone: found in both caches but for the last token."""
+    some = [replace(one, tokens=one.tokens[:CACHED_TOKENS]) for one in SOME]
+    with reflected(exact_cluster.grpc) as inference:
+        warm = [answer(inference, reference) for reference in some]
+        hits = exact_cluster.metric("vllm:prefix_cache_hits_total", role="prefill")
+        again = [answer(inference, reference) for reference in some]
+    assert_agree(some, again)
+    assert again == warm
+    found = exact_cluster.metric("vllm:prefix_cache_hits_total", role="prefill") - hits
+    assert found == sum(len(reference.prompt) - 1 for reference in some)

@@ -36,6 +36,7 @@ from headrace.telemetry.metrics import WorkerMetrics
 from headrace.text.model import TextModel
 from headrace.transfer.carrier import TransferReport
 from headrace.transfer.factory import make_link
+from headrace.transfer.link import LinkFactory
 from headrace.transfer.thread import TransferThread
 from headrace.worker.identity import Identity
 from headrace.worker.service import Worker
@@ -46,17 +47,21 @@ _SERVER_GRACE_S = 1.0
 _CRIPPLED = 1
 
 
-async def run(config: WorkerConfig) -> int:
-    """Serve until asked to stop (exit code 0) or until it is of no more use (1). Raises StartupError."""
+async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
+    """Serve until asked to stop (exit code 0) or until it is of no more use (1). Raises StartupError.
+
+    link: the one that workers of one process share; by default what the configuration names.
+    """
     name = config.name or f"{config.role}-{socket.gethostname()}-{os.getpid()}"
     announce.begin(name, config)
     redis_url = config.redis_url.get_secret_value()
     if not redis_url:
         raise StartupError("A worker needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
+    link = link or make_link(config.link, _reached_at(config), tls=config.ucx_tls)
     stop = await Stop.arm(lifeline=config.lifeline)
     model, engine, ranks = await asyncio.to_thread(_load, config)
     ref = WorkerRef(name, secrets.token_hex(8))
-    identity = Identity(ref, Role(config.role), config.served_model_name or model, config.link)
+    identity = Identity(ref, Role(config.role), config.served_model_name or model, link.name)
     async with AsyncExitStack() as closing:
         kept = []
         if ranks is not None:
@@ -65,7 +70,7 @@ async def run(config: WorkerConfig) -> int:
         store = Store(redis_url)
         closing.push_async_callback(store.close)
         publisher = Publisher(RedisIndex(store, fleet=config.fleet), ref, ttl_s=config.lease_ttl_s)
-        worker, info, server = await _serve(config, identity, engine, publisher, closing)
+        worker, info, server = await _serve(config, identity, engine, link, publisher=publisher, closing=closing)
         kept.append(_keep(closing, "lease", _lease(config, store, info, publisher).run()))
         kept.append(_keep(closing, "publisher", publisher.run()))
         kept.append(_keep(closing, "watchdog", worker.watch(server.set_ready)))
@@ -101,15 +106,19 @@ def _load(config: WorkerConfig) -> tuple[str, Engine, Ranks | None]:
 
 
 async def _serve(
-    config: WorkerConfig, identity: Identity, engine: Engine, publisher: Publisher, closing: AsyncExitStack
+    config: WorkerConfig,
+    identity: Identity,
+    engine: Engine,
+    link: LinkFactory,
+    *,
+    publisher: Publisher,
+    closing: AsyncExitStack,
 ) -> tuple[Worker, WorkerInfo, Server]:
     """The worker behind its gRPC port. Closing ends the worker first, so that routers hear how their jobs ended."""
     metrics = WorkerMetrics()
     closing.callback(expose(config.host, config.metrics_port, metrics.registry))
-    reached_at = _reached_at(config)
 
     def make_carrier(pages: PagePort, report: Callable[[TransferReport], None]) -> TransferThread:
-        link = make_link(config.link, reached_at, tls=config.ucx_tls)
         return TransferThread(link, pages, report, metrics.transfer)
 
     token = config.worker_token.get_secret_value()
@@ -130,7 +139,7 @@ async def _serve(
         raise
     closing.push_async_callback(server.stop, _SERVER_GRACE_S)
     closing.push_async_callback(worker.stop, config.drain_s)
-    info = worker.announce(f"{reached_at}:{server.port}")
+    info = worker.announce(f"{_reached_at(config)}:{server.port}")
     await server.set_ready(True)
     return worker, info, server
 
