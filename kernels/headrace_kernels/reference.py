@@ -64,3 +64,69 @@ def unpack_pages(unit: Tensor, pool: Tensor, blocks: Tensor) -> None:
     """The way back: set whole blocks of all layers from a unit. No two of `blocks` are alike."""
     for index, block in enumerate(blocks.tolist()):
         pool[:, block] = unit[:, index]
+
+
+def paged_attention(
+    queries: Tensor, pages: Tensor, blocks: Tensor, start: int, *, scale: float, window: int = 0, softcap: float = 0.0
+) -> Tensor:
+    """Attention of one sequence's tokens start, start + 1, ... over its pages, each up to itself.
+
+    queries: [tokens, heads, dim]; returns the same, float32. blocks: of the first start + tokens tokens.
+    window: tokens that a query sees, itself among them; 0: all. softcap: scores s become softcap x tanh(s / softcap).
+    """
+    kv_heads, dim = pages.shape[1], pages.shape[4]
+    out = torch.empty(queries.shape)
+    for row, query in enumerate(queries.float()):
+        seen = start + row + 1
+        first = max(0, seen - window) if window else 0
+        keys, values = (side[:, first:] for side in context(pages, blocks, seen))
+        scores = torch.einsum("kgd,ktd->kgt", query.view(kv_heads, -1, dim), keys) * scale
+        scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+        out[row] = torch.einsum("kgt,ktd->kgd", scores.softmax(-1), values).reshape(-1, dim)
+    return out
+
+
+def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Over the last dimension."""
+    return hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def rope(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """states: [token, head, dim]; cosines, sines: [token, rotary], rotary at most dim; halves of it turn together."""
+    rotary = cosines.shape[1]
+    turning, still = states[..., :rotary], states[..., rotary:]
+    first, second = turning.chunk(2, dim=-1)
+    turned = turning * cosines[:, None] + torch.cat((-second, first), dim=-1) * sines[:, None]
+    return torch.cat((turned, still), dim=-1)
+
+
+def gate(gate_up: Tensor, activation: str) -> Tensor:
+    """act(gate) x up, of the two halves of a row; act is "silu" or "gelu_tanh"."""
+    first, second = gate_up.chunk(2, dim=-1)
+    if activation == "silu":
+        return torch.nn.functional.silu(first) * second
+    return torch.nn.functional.gelu(first, approximate="tanh") * second
+
+
+def rounded_int8(weights: Tensor) -> Tensor:
+    """Weights [columns, inner] as INT8 keeps them: whole multiples of a 127th of each column's largest."""
+    scale = weights.abs().amax(1, keepdim=True) / 127
+    return torch.where(scale > 0, (weights / scale).round() * scale, torch.zeros(()))
+
+
+def rounded_int4(weights: Tensor) -> Tensor:
+    """Weights [columns, inner] as INT4 keeps them: 16 steps between the least and the largest of each 32 values, scale
+    and least rounded to half precision."""
+    groups = weights.view(len(weights), -1, 32)
+    least, most = groups.amin(2, keepdim=True), groups.amax(2, keepdim=True)
+    scale = ((most - least) / 15).half().float()
+    least = least.half().float()
+    codes = torch.where(scale > 0, ((groups - least) / scale).round(), torch.zeros(())).clamp(0, 15)
+    return (codes * scale + least).view(weights.shape)
+
+
+def rounded_activations(rows: Tensor) -> Tensor:
+    """Activations [row, inner] as the integer products take them: 127ths of the largest of each 32 values."""
+    groups = rows.view(len(rows), -1, 32)
+    scale = groups.abs().amax(2, keepdim=True) / 127
+    return torch.where(scale > 0, (groups / scale).round() * scale, torch.zeros(())).view(rows.shape)

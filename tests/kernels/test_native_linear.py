@@ -1,0 +1,137 @@
+"""Native products of matrices against the reference: every format, shapes that fill no tile, any number of rows."""
+
+import math
+
+import pytest
+import torch
+from kernels.native_step import run
+from torch import Tensor
+
+from headrace_kernels import native, reference
+from headrace_kernels.native import Format, Head, Linear, Packed
+
+pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels are not built here.")
+
+SHAPES = [(1, 32), (7, 64), (16, 32), (33, 96), (64, 576), (130, 160)]
+ROWS = [1, 2, 3, 4, 5, 6, 7, 12, 13, 31, 97]
+# The reference rounds what the format rounds; what is left is the order of float32 sums.
+KEPT = {
+    Format.F32: (lambda weights: weights, lambda rows: rows),
+    Format.BF16: (lambda weights: weights.bfloat16().float(), lambda rows: rows),
+    Format.INT8: (reference.rounded_int8, reference.rounded_activations),
+    Format.INT4: (reference.rounded_int4, reference.rounded_activations),
+}
+
+
+def linear(
+    rows: Tensor, packed: Packed, bias: Tensor | None = None, out: Tensor | None = None, threads: int = 2
+) -> Tensor:
+    room = native.scratch(packed.format, len(rows), packed.inner)
+    to = torch.full((len(rows), packed.columns), math.nan) if out is None else out
+    operation = Linear(
+        in_=rows.data_ptr(),
+        weights=packed.address,
+        bias=None if bias is None else bias.data_ptr(),
+        out=to.data_ptr(),
+        scratch=None if room is None else room.data_ptr(),
+        columns=packed.columns,
+        inner=packed.inner,
+        format=packed.format,
+        add=out is not None,
+    )
+    run(operation, rows=len(rows), threads=threads)
+    return to
+
+
+def _case(columns: int, inner: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(columns * 1000 + inner)
+    return torch.randn(columns, inner), torch.randn(rows, inner), torch.randn(columns)
+
+
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.name)
+@pytest.mark.parametrize(("columns", "inner"), SHAPES)
+def test_products_equal_the_reference(columns: int, inner: int, format: Format) -> None:
+    weights, rows, bias = _case(columns, inner, max(ROWS))
+    keep_weights, keep_rows = KEPT[format]
+    expected = keep_rows(rows) @ keep_weights(weights).T
+    packed = Packed.of(weights, format)
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(linear(rows, packed), expected, atol=2e-5 * scale, rtol=0)
+    torch.testing.assert_close(linear(rows, packed, bias), expected + bias, atol=2e-5 * scale, rtol=0)
+    added = linear(rows, packed, bias, torch.ones(len(rows), columns))
+    torch.testing.assert_close(added, expected + bias + 1, atol=2e-5 * scale, rtol=0)
+
+
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.name)
+@pytest.mark.parametrize(("columns", "inner"), SHAPES)
+def test_a_row_is_the_same_bits_whatever_it_is_computed_with(columns: int, inner: int, format: Format) -> None:
+    weights, rows, bias = _case(columns, inner, max(ROWS))
+    packed = Packed.of(weights, format)
+    expected = linear(rows, packed, bias)
+    for count in ROWS:
+        for threads in (1, 2, 3):
+            assert torch.equal(linear(rows[:count].clone(), packed, bias, threads=threads), expected[:count])
+            last = rows[-count:].clone()
+            assert torch.equal(linear(last, packed, bias, threads=threads), expected[-count:])
+
+
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.name)
+def test_what_is_not_finite_stays_in_its_row(format: Format) -> None:
+    weights, rows, _ = _case(40, 64, 5)
+    packed = Packed.of(weights, format)
+    expected = linear(rows, packed)
+    for poison in (math.nan, math.inf, -math.inf):
+        poisoned = rows.clone()
+        poisoned[2, 17] = poison
+        out = linear(poisoned, packed)
+        assert not out[2].isfinite().any()
+        assert torch.equal(out[[0, 1, 3, 4]], expected[[0, 1, 3, 4]])
+
+
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.name)
+def test_zeros_are_zero(format: Format) -> None:
+    packed = Packed.of(torch.zeros(20, 32), format)
+    assert torch.equal(linear(torch.randn(3, 32), packed), torch.zeros(3, 20))
+    assert torch.equal(linear(torch.zeros(3, 32), Packed.of(torch.randn(20, 32), format)), torch.zeros(3, 20))
+
+
+def test_codes_of_four_bits_are_kept_as_they_are() -> None:
+    torch.manual_seed(0)
+    codes = torch.randint(0, 16, (37, 96), dtype=torch.uint8)
+    scales, minima = (torch.randn(37, 3).half().float() for _ in range(2))
+    weights = (codes.view(37, 3, 32) * scales[..., None] + minima[..., None]).view(37, 96)
+    rows = torch.randn(9, 96)
+    expected = reference.rounded_activations(rows) @ weights.T
+    torch.testing.assert_close(linear(rows, Packed.of_codes(codes, scales, minima)), expected, atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("format", [Format.INT8, Format.INT4], ids=lambda format: format.name)
+def test_rows_that_fill_no_group_are_refused(format: Format) -> None:
+    with pytest.raises(ValueError, match="rows of 40 values"):
+        Packed.of(torch.randn(8, 40), format)
+
+
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.name)
+def test_head_equals_the_reference(format: Format, softcap: float) -> None:
+    weights, rows, _ = _case(70, 64, 6)
+    norm, wanted = torch.rand(64) + 0.5, [4, 0, 5]
+    keep_weights, keep_rows = KEPT[format]
+    expected = keep_rows(reference.rms_norm(rows[wanted], norm, 1e-5)) @ keep_weights(weights).T
+    expected = softcap * torch.tanh(expected / softcap) if softcap else expected
+    packed, normed, logits = Packed.of(weights, format), torch.empty(3, 64), torch.full((3, 70), math.nan)
+    room = native.scratch(format, 3, 64)
+    head = Head(
+        *(
+            rows.data_ptr(),
+            norm.data_ptr(),
+            normed.data_ptr(),
+            packed.address,
+            None if room is None else room.data_ptr(),
+        ),
+        *(64, 70, 1e-5, softcap, format),
+    )
+    run(head, rows=6, head_rows=wanted, logits=logits)
+    # Where rounding decides between two codes of an activation, a last bit of the norm tips it.
+    loose = format in (Format.INT8, Format.INT4)
+    torch.testing.assert_close(logits, expected, atol=0.05 if loose else 1e-4, rtol=0)
