@@ -32,6 +32,8 @@ class Activation(IntEnum):
 
 
 _MAX_DIM = 256
+# Query heads of a KV head.
+MAX_GROUP = 64
 
 _Pointer, _Int, _Float, _Flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int32
 

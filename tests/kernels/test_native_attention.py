@@ -1,4 +1,4 @@
-"""Native attention and its way to the pages against the reference: page and tile boundaries, groups, windows, poison."""
+"""Native attention and its way to the pages against the reference: boundaries, groups, windows, poison."""
 
 import math
 from dataclasses import dataclass

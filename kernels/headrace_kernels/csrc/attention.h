@@ -6,7 +6,8 @@
 
 constexpr int KEYS = 64;
 constexpr int MAX_DIM = 256;
-constexpr int QUERY_ROWS = 32;  // query rows (tokens x heads of a group) of one piece of work
+constexpr int QUERY_ROWS = 32;  // query rows (tokens x heads of a group) of one piece of work, if a group is no more
+constexpr int MAX_GROUP = 64;   // query heads of a kv head
 
 // The query rows of one piece: tokens first .. first + tokens of sequence `sequence`, all heads of kv head `head`.
 struct Piece {
@@ -132,7 +133,7 @@ struct Workspace {
     alignas(64) float keys[KEYS * MAX_DIM];
     alignas(64) float values[KEYS * MAX_DIM];
     alignas(64) float scores[KEYS];
-    Running running[QUERY_ROWS > 64 ? QUERY_ROWS : 64];
+    Running running[MAX_GROUP];
 };
 
 template <class Value>

@@ -45,6 +45,7 @@ def obstacle(decoder: Decoder) -> str | None:
         (any(not isinstance(layer.feed_forward, FeedForward) for layer in decoder.layers), "they know no experts"),
         (decoder.head.parallel.size > 1, "they know no ranks"),
         (dtype not in _FLOATS, f"they do not compute in {dtype}"),
+        (heads.queries > native.MAX_GROUP * heads.keys, f"they know no groups of more than {native.MAX_GROUP} heads"),
         (not native.takes_heads_of(heads.dim), f"they know no heads of {heads.dim} values"),
     )
     return next((sentence for holds, sentence in obstacles if holds), None)
