@@ -10,7 +10,7 @@ PYTHON ?= python3
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/' | expand -t 12
 
-$(VENV)/.installed: pyproject.toml setup.py
+$(VENV)/.installed: pyproject.toml setup.py $(wildcard kernels/headrace_kernels/csrc/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "install  packages into $(VENV) (the first time this takes minutes: torch is large)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch>=2.13,<2.14'

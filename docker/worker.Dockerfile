@@ -8,7 +8,7 @@ ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
+ && apt-get install --yes --no-install-recommends ca-certificates g++ python3 python3-venv \
  && rm -rf /var/lib/apt/lists/*
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/headrace
