@@ -52,7 +52,7 @@ class NumberText:
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(f"{token} " for token in ids)
 
-    def detokenizer(self) -> Detokenizer:
+    def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
         return Detokenizer([self.piece(token) for token in range(1000)])
 
     def piece(self, token_id: int) -> bytes:

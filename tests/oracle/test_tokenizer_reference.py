@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from headrace.modelfiles.resolve import resolve
-from headrace.text.tokenizer import ByteTokenizer
+from headrace.text.tokenizer import ModelTokenizer
 
 REFERENCE = Path(__file__).with_name("tokenizer_reference.json")
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> ByteTokenizer:
-    return ByteTokenizer(resolve("smollm2-135m", Path("~/.cache/headrace").expanduser()).tokenizer_json)
+def tokenizer() -> ModelTokenizer:
+    return ModelTokenizer(resolve("smollm2-135m", Path("~/.cache/headrace").expanduser()).tokenizer_json)
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +24,14 @@ def rows() -> list[dict[str, Any]]:
     return rows
 
 
-def test_every_text_has_the_reference_ids(tokenizer: ByteTokenizer, rows: list[dict[str, Any]]) -> None:
+def test_every_text_has_the_reference_ids(tokenizer: ModelTokenizer, rows: list[dict[str, Any]]) -> None:
     encode = {False: tokenizer.encode, True: tokenizer.encode_with_controls}
     different = [row["text"] for row in rows if encode[row["controls"]](row["text"]) != row["ids"]]
     assert different == []
     assert len(rows) > 300
 
 
-def test_ids_of_ordinary_text_hold_its_bytes(tokenizer: ByteTokenizer, rows: list[dict[str, Any]]) -> None:
+def test_ids_of_ordinary_text_hold_its_bytes(tokenizer: ModelTokenizer, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if not row["controls"]:
-            assert b"".join(tokenizer.token_bytes[token] for token in row["ids"]) == row["text"].encode()
+            assert b"".join(map(tokenizer.spelling.piece, row["ids"])) == row["text"].encode()

@@ -24,6 +24,9 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu_new": "gelu_tanh",
 }
 
+# Kinds of tokenizers, in `tokenizer.json`.
+TOKENIZERS = ("byte-level BPE", "SentencePiece-style BPE")
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertTensors:

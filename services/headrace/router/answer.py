@@ -14,7 +14,7 @@ from headrace.core.sampling import SamplingParams
 from headrace.router.models import TextModel
 from headrace.router.reading import Reading
 from headrace.router.reports import Reports
-from headrace.text.stops import StopMatcher
+from headrace.text.answer_text import AnswerText
 
 
 class Answer:
@@ -39,9 +39,9 @@ class Answer:
         self._include_stop = sampling.include_stop_str_in_output
         model_stops = frozenset() if sampling.ignore_eos else text.vocabulary.stop_ids
         self._stop_ids = model_stops | frozenset(sampling.stop_token_ids)
-        self._detokenizer = text.detokenizer()
-        self._stops = StopMatcher(sampling.stop, keep_stop=sampling.include_stop_str_in_output)
-        self._characters = 0
+        self._text = AnswerText(
+            text.detokenizer(reading.tokens), sampling.stop, keep_stop=sampling.include_stop_str_in_output
+        )
 
     @property
     def finished(self) -> bool:
@@ -73,7 +73,7 @@ class Answer:
         parts: list[str] = []
         offsets: list[int] = []
         for token in fresh:
-            offsets.append(self._characters)
+            offsets.append(self._text.characters)
             parts.append(self._push(token))
             if self.finished:
                 break
@@ -100,9 +100,7 @@ class Answer:
         ends = self._may_stop and token in self._stop_ids
         if ends and not self._include_stop:
             return self._finish(FinishReason.STOP)
-        piece = self._detokenizer.push(token)
-        self._characters += len(piece)
-        text, stopped = self._stops.push(piece, armed=self._may_stop)
+        text, stopped = self._text.push(token, armed=self._may_stop)
         if stopped:
             self.finish_reason = FinishReason.STOP
         elif ends:
@@ -118,9 +116,9 @@ class Answer:
 
     def _finish(self, reason: FinishReason) -> str:
         """The held-back text. A stop string in it ends the answer as any other would."""
-        text, stopped = self._stops.push(self._detokenizer.flush(), armed=self._may_stop)
+        text, stopped = self._text.flush(armed=self._may_stop)
         self.finish_reason = FinishReason.STOP if stopped else reason
-        return text if stopped else text + self._stops.flush()
+        return text
 
     def _chunk(self, start: int, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> Chunk:
         count = len(self.tokens)

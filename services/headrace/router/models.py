@@ -8,14 +8,7 @@ from headrace.core.errors import ModelNotFound
 from headrace.core.fleet import WorkerInfo
 from headrace.core.generation import Prompt
 from headrace.core.vocabulary import Vocabulary
-
-
-class Detokenizer(Protocol):
-    """Ids to text, an incomplete character held back."""
-
-    def push(self, token_id: int) -> str: ...
-
-    def flush(self) -> str: ...
+from headrace.text.answer_text import Detokenizing
 
 
 class TextModel(Protocol):
@@ -28,7 +21,7 @@ class TextModel(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
-    def detokenizer(self) -> Detokenizer: ...
+    def detokenizer(self, prompt: Sequence[int]) -> Detokenizing: ...
 
     def piece(self, token_id: int) -> bytes: ...
 

@@ -69,7 +69,7 @@ def _require_known(sampling: SamplingParams, size: int) -> None:
 
 def _echo(text: TextModel, prompt: Prompt, tokens: tuple[int, ...]) -> PromptEcho:
     pieces = tuple(map(text.piece, tokens))
-    words = prompt.text if isinstance(prompt, TextPrompt) else b"".join(pieces).decode(errors="replace")
+    words = prompt.text if isinstance(prompt, TextPrompt) else text.decode(tokens)
     return PromptEcho(words, tokens, pieces)
 
 

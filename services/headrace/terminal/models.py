@@ -12,13 +12,12 @@ from headrace.core.errors import StartupError
 from headrace.modelfiles.examine import Verdict, examine
 from headrace.modelfiles.gguf import ENCODINGS as GGUF_ENCODINGS
 from headrace.modelfiles.safetensors import ENCODINGS as SAFETENSORS_ENCODINGS
-from headrace.modelfiles.support import ACTIVATIONS, ARCHITECTURES, ROPE_VARIANTS
+from headrace.modelfiles.support import ACTIVATIONS, ARCHITECTURES, ROPE_VARIANTS, TOKENIZERS
 from headrace.modelfiles.wheels import WHEEL_MODELS
-from headrace.text.tokenizer import ByteTokenizer
+from headrace.text.tokenizer import ModelTokenizer
 
 _SAFETENSORS = tuple(SAFETENSORS_ENCODINGS)
 _GGUF = tuple(each.name for each in GGUF_ENCODINGS.values())
-_TOKENIZERS = ("byte-level BPE",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def _read_tokenizer(verdict: Verdict) -> Verdict:
     if verdict.tokenizer_json is None:
         return verdict
     try:
-        ByteTokenizer(verdict.tokenizer_json)
+        ModelTokenizer(verdict.tokenizer_json)
     except StartupError as error:
         return replace(verdict, against=(*verdict.against, error.message))
     return verdict
@@ -69,7 +68,7 @@ def _listing() -> dict[str, object]:
         "rope_variants": dict(ROPE_VARIANTS),
         "activations": list(ACTIVATIONS),
         "encodings": {"safetensors": _SAFETENSORS, "gguf": _GGUF},
-        "tokenizers": list(_TOKENIZERS),
+        "tokenizers": list(TOKENIZERS),
         "names": list(WHEEL_MODELS),
     }
 
@@ -90,7 +89,7 @@ def _print_listing() -> None:
         "activations": ACTIVATIONS,
         "safetensors": _SAFETENSORS,
         "gguf": _GGUF,
-        "tokenizers": _TOKENIZERS,
+        "tokenizers": TOKENIZERS,
         "names": WHEEL_MODELS,
     }
     console.print()

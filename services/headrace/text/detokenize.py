@@ -1,4 +1,4 @@
-"""Token ids to text, token by token, exact to the byte."""
+"""Token ids to text, token by token, exact to the byte, where every token stands for bytes."""
 
 import codecs
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ class Detokenizer:
 
     A character whose bytes are spread over several tokens comes with the last of them.
     """
+
+    likely = ""  # no complete character is ever held back
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         self._token_bytes = token_bytes

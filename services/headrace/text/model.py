@@ -6,16 +6,16 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt, Prompt, TextPrompt
 from headrace.core.vocabulary import Vocabulary
 from headrace.modelfiles.files import ModelFiles
-from headrace.text.detokenize import Detokenizer
+from headrace.text.answer_text import Detokenizing
 from headrace.text.templates import ChatTemplate
-from headrace.text.tokenizer import ByteTokenizer
+from headrace.text.tokenizer import ModelTokenizer
 
 
 class TextModel:
     """One model's template and tokenizer. Every method may be called from any thread; `encode` may take long."""
 
     def __init__(
-        self, tokenizer: ByteTokenizer, template: ChatTemplate | None, vocabulary: Vocabulary, bos: int | None
+        self, tokenizer: ModelTokenizer, template: ChatTemplate | None, vocabulary: Vocabulary, bos: int | None
     ):
         """bos: the id that text prompts begin with, None where they do not."""
         self._tokenizer = tokenizer
@@ -26,7 +26,7 @@ class TextModel:
     @staticmethod
     def load(files: ModelFiles) -> "TextModel":
         """Raises StartupError where tokenizer or template cannot be used."""
-        tokenizer = ByteTokenizer(files.tokenizer_json)
+        tokenizer = ModelTokenizer(files.tokenizer_json)
         template = None
         if files.chat_template is not None:
             template = ChatTemplate(
@@ -60,25 +60,28 @@ class TextModel:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, control tokens by their names. Raises InvalidRequest for ids the model does not have."""
         self._require_known(ids, "tokens")
-        return b"".join(map(self.piece, ids)).decode(errors="replace")
+        return self._tokenizer.spelling.decode(ids)
 
-    def detokenizer(self) -> Detokenizer:
-        """A new one, for one answer, which shows no control tokens."""
-        return Detokenizer(self._tokenizer.token_bytes)
+    def detokenizer(self, prompt: Sequence[int]) -> Detokenizing:
+        """A new one, for one answer to `prompt`, which shows no control tokens.
+
+        The answer's text is what the text of prompt and answer has beyond that of the prompt: it keeps the space of
+        its first word unless nothing but control tokens stands before it. Bytes never join over that border.
+        """
+        return self._tokenizer.spelling.detokenizer(prompt)
 
     def piece(self, token_id: int) -> bytes:
         """What a token stands for: bytes, or a control token's name; b"" for ids without a text."""
-        pieces = self._tokenizer.pieces
-        return pieces[token_id] if token_id < len(pieces) else b""
+        return self._tokenizer.spelling.piece(token_id)
 
     def word_ids(self, word: str) -> tuple[tuple[int, ...], ...]:
-        """The ids by which `word` is written at the beginning of a text and, where they differ, after a space.
+        """The ids by which `word` is written within a text and, where they differ, after a space.
 
         Spaces before the word are ignored unless it is nothing else, as vLLM does for bad_words.
         """
         bare = word.lstrip()
-        alone = tuple(self._tokenizer.encode(bare or word))
-        spaced = tuple(self._tokenizer.encode(f" {bare}")) if bare else alone
+        alone = tuple(self._tokenizer.encode_inside(bare or word))
+        spaced = tuple(self._tokenizer.encode_inside(f" {bare}")) if bare else alone
         return (alone,) if spaced[-len(alone) :] == alone else (alone, spaced)
 
     def _encode_chat(self, prompt: ChatPrompt) -> list[int]:

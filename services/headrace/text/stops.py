@@ -5,6 +5,7 @@ no difference. Each stop string has a Knuth-Morris-Pratt automaton, so a charact
 """
 
 from collections.abc import Sequence
+from copy import copy
 
 
 class StopMatcher:
@@ -37,6 +38,13 @@ class StopMatcher:
         """What was held back, at the end of the text."""
         held, self._held = self._held, ""
         return held
+
+    def fork(self) -> "StopMatcher":
+        """Another one that goes on from here, to try what a text would bring."""
+        fork = StopMatcher((), keep_stop=self._keep_stop)
+        fork._automata = [copy(automaton) for automaton in self._automata]
+        fork._held = self._held
+        return fork
 
 
 class _Automaton:

@@ -36,9 +36,9 @@ class ByteText:
         return prompt.token_ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return bytes(ids).decode(errors="replace")
+        return b"".join(map(self.piece, ids)).decode(errors="replace")
 
-    def detokenizer(self) -> Detokenizer:
+    def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
         return Detokenizer([b"", *(bytes([byte]) for byte in range(1, 256))])
 
     def piece(self, token_id: int) -> bytes:

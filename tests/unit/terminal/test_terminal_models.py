@@ -115,7 +115,7 @@ def test_the_tokenizer_is_looked_at(capsys: pytest.CaptureFixture[str], tmp_path
     code, verdict = _verdict(capsys, tmp_path, directory)
     assert (code, verdict["supported"]) == (1, False)
     (reason,) = verdict["against"]
-    assert "is not a byte-level tokenizer" in reason
+    assert "has pre-tokenizer ByteLevel, which is not supported" in reason
 
 
 def test_gguf_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from headrace.core.vocabulary import Vocabulary
 from headrace.modelfiles.files import ModelFiles
 from headrace.modelfiles.resolve import resolve
 from headrace.text.model import TextModel
-from headrace.text.tokenizer import ByteTokenizer
+from headrace.text.tokenizer import ModelTokenizer
 
 END_OF_TEXT, START, END = range(3)
 
@@ -48,7 +48,7 @@ def test_pieces_are_bytes_and_names(model: TextModel) -> None:
     assert [model.piece(token) for token in ids] == ["é".encode()[:1], "é".encode()[1:]]
     assert model.piece(START) == b"<|im_start|>"
     assert model.piece(10**6) == b""
-    shown = model.detokenizer()
+    shown = model.detokenizer(())
     assert shown.push(START) + shown.push(ids[0]) + shown.push(ids[1]) == "é"
 
 
@@ -166,11 +166,11 @@ def test_long_hostile_text_takes_no_longer_than_its_length(model: TextModel) -> 
     assert ids.count(END) == 1
 
 
-def edited(files: ModelFiles, folder: Path, **changes: object) -> ByteTokenizer:
+def edited(files: ModelFiles, folder: Path, **changes: object) -> ModelTokenizer:
     document = json.loads(files.tokenizer_json.read_text()) | changes
     path = folder / "tokenizer.json"
     path.write_text(json.dumps(document))
-    return ByteTokenizer(path)
+    return ModelTokenizer(path)
 
 
 def test_control_tokens_may_swallow_the_spaces_around_them(files: ModelFiles, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_control_tokens_may_swallow_the_spaces_around_them(files: ModelFiles, tm
     added[START] |= {"rstrip": True}
     added[END] |= {"lstrip": True}
     tokenizer = edited(files, tmp_path, added_tokens=added)
-    plain = ByteTokenizer(files.tokenizer_json)
+    plain = ModelTokenizer(files.tokenizer_json)
     assert tokenizer.encode_with_controls("<|im_start|> \n a \n<|im_end|> ") == [
         START,
         *plain.encode("a"),
@@ -192,17 +192,17 @@ def test_added_tokens_that_control_nothing_are_text(files: ModelFiles, tmp_path:
     added.append(added[0] | {"id": len(tokens()), "content": "<think>", "special": False})
     tokenizer = edited(files, tmp_path, added_tokens=added)
     assert tokenizer.encode("<think>") == [len(tokens())]
-    assert tokenizer.token_bytes[len(tokens())] == b"<think>"
+    assert tokenizer.spelling.piece(len(tokens())) == b"<think>"
     assert "<think>" not in tokenizer.control_ids
 
 
 def test_tokenizers_of_other_kinds_stop_the_start(files: ModelFiles, tmp_path: Path) -> None:
     byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-    with pytest.raises(StartupError, match="not a byte-level tokenizer"):
+    with pytest.raises(StartupError, match="has pre-tokenizer ByteLevel"):
         edited(files, tmp_path, decoder={"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"})
-    with pytest.raises(StartupError, match="without a leading space"):
+    with pytest.raises(StartupError, match="has a byte-level pre-tokenizer with a leading space"):
         edited(files, tmp_path, pre_tokenizer=byte_level)
-    with pytest.raises(StartupError, match="not a byte-level tokenizer"):
+    with pytest.raises(StartupError, match="has a byte-level decoder without a pre-tokenizer"):
         edited(files, tmp_path, pre_tokenizer=None)
     with pytest.raises(StartupError, match="is not a tokenizer"):
         edited(files, tmp_path, model={"type": "BPE", "vocab": {}, "merges": [["a", "b"]]})
