@@ -1,6 +1,7 @@
 """`headrace up --placement ray`: workers as actors of a real Ray on this machine, killed in every way."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,9 @@ import pytest
 from fixtures.cluster import Cluster, eventually, running
 
 RAY = ("--engine=fake", "--placement=ray", "--lease-ttl-s=2", "--lease-every-s=0.5")
+# On an idle machine, where a process that waits for nothing takes as long as it computes. A busy one may take longer.
 REFUSED_WITHIN_S = 5.0
+REFUSED_WITHIN_S_AT_WORST = 20.0
 # Ray's agents look for a Ray that was killed for a minute before they end.
 SLOW_TO_NOTICE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
@@ -90,9 +93,11 @@ def test_a_killed_worker_or_actor_comes_back_as_a_new_incarnation_and_serves(
 
 def test_a_plan_that_asks_for_what_is_not_there_ends_in_a_sentence() -> None:
     command = [sys.executable, "-m", "headrace.cli", "up", *RAY, "--port=0", "--grpc-port=0", "--decode=64"]
-    began = time.monotonic()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert time.monotonic() - began < REFUSED_WITHIN_S
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < REFUSED_WITHIN_S
+    assert time.monotonic() - began < REFUSED_WITHIN_S_AT_WORST
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
     assert ended.stderr.startswith("headrace: 64 workers need 64 CPUs, and there are ")
