@@ -8,9 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliApp,
@@ -77,7 +77,9 @@ class EngineConfig(ProcessConfig):
     stall_s: float = Field(60.0, gt=0, description="a worker whose engine stands still this long is not ready")
     enable_prefix_caching: bool = Field(True, description="reuse KV of equal prefixes")
     batch_invariant: bool = Field(False, description="same bits whatever else runs; all workers of a model alike")
-    tensor_parallel_size: Literal[1, 2, 4] = Field(1, description="ranks, each a process, that share a replica")
+    tensor_parallel_size: Annotated[Literal[1, 2, 4], BeforeValidator(int)] = Field(
+        1, description="ranks, each a process, that share a replica: 1, 2 or 4"
+    )
     kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="who computes on the CPU; auto: native where the model and the processor allow it"
     )

@@ -87,7 +87,8 @@ def assemble(
     recipe = options.recipe + rope_recipe(files.config, size.max_model_len)
     if options.batch_invariant:
         require_batch_invariance(model, kv, pages, min(options.max_num_batched_tokens, size.max_model_len))
-        recipe += f", {kernels_name(model)}"
+        # Bits depend on who computes, with which instructions, and on how many ranks' sums there are.
+        recipe += f", {kernels_name(model)}, {torch.backends.cpu.get_cpu_capability()}, {len(pages.shares)} ranks"
     digest = model_digest(files, layout.dtype, recipe)
     info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
     structlog.get_logger().info(

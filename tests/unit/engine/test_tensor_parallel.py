@@ -112,6 +112,12 @@ def test_pages_go_from_any_number_of_ranks_to_any(one: Replica, several: Ranked)
     assert hand_over(several.engine, one, "back", PROMPTS[0]) == expected
 
 
+def test_workers_share_pages_across_ranks_unless_bits_matter(one: Replica, several: Ranked) -> None:
+    same = several.engine.info.model_digest == one.info.model_digest
+    assert same is not several.batch_invariant
+    assert several.engine.info.layout == one.info.layout
+
+
 def test_company_changes_no_token_and_in_batch_invariant_mode_no_bit(several: Ranked) -> None:
     jobs = _jobs("together")
     together = _run(several.engine, *jobs)
