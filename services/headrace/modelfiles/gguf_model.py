@@ -188,7 +188,7 @@ def _tokenizer(keys: _Keys, tokens: list[str]) -> tuple[dict[str, int], Json]:
     """The ids of the control tokens by text, and the tokenizer."""
     model = keys.get("tokenizer.ggml.model", str)
     if model != "gpt2":
-        raise keys.broken(f"its tokenizer {model!r} is not byte-level BPE, the only kind supported")
+        raise keys.broken(f"its tokenizer {model!r} is not byte-level BPE, the only kind supported in a GGUF")
     kinds = keys.get("tokenizer.ggml.token_type", list)
     if len(kinds) != len(tokens):
         raise keys.broken("its token types and tokens differ in number")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures import piece_tokenizers
 from fixtures.gguf_writer import write_tiny
 from fixtures.hub_directory import safetensors_bytes, tiny_weights, write_directory
 
@@ -49,6 +50,7 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (formats["llama"], formats["phi3"]) == (["safetensors", "gguf"], ["safetensors"])
     assert listed["encodings"]["safetensors"] == ["F32", "F16", "BF16"]
     assert set(listed["rope_variants"]) == set(ROPE_VARIANTS)
+    assert listed["tokenizers"] == ["byte-level BPE", "SentencePiece-style BPE"]
 
 
 def test_a_supported_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -116,6 +118,16 @@ def test_the_tokenizer_is_looked_at(capsys: pytest.CaptureFixture[str], tmp_path
     assert (code, verdict["supported"]) == (1, False)
     (reason,) = verdict["against"]
     assert "has pre-tokenizer ByteLevel, which is not supported" in reason
+
+
+@pytest.mark.parametrize("form", piece_tokenizers.FORMS)
+def test_a_tokenizer_of_pieces_is_supported(form: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    directory = write_directory(tmp_path / "tiny")
+    piece_tokenizers.write(form, directory)
+    assert _verdict(capsys, tmp_path, directory)[1]["against"] == []
+    piece_tokenizers.write(form, directory, normalizer={"type": "Lowercase"})
+    (reason,) = _verdict(capsys, tmp_path, directory)[1]["against"]
+    assert "has normalizer Lowercase, which is not supported" in reason
 
 
 def test_gguf_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

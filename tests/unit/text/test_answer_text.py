@@ -4,8 +4,9 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from fixtures.piece_tokenizers import write
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -56,6 +57,7 @@ tokens_of = st.lists(st.sampled_from(NAMES), max_size=12).map(lambda names: ids(
 stop_lists = st.lists(st.text("\naéb ", min_size=1, max_size=3), max_size=3)
 
 
+@settings(deadline=None)
 @given(tokens_of, stop_lists, st.booleans())
 def test_stops_at_the_token_that_completes_a_stop_string(tokens: list[int], stops: list[str], keep: bool) -> None:
     assert fed(tokens, stops, keep=keep) == searched(tokens, stops, 0, keep)
@@ -64,6 +66,7 @@ def test_stops_at_the_token_that_completes_a_stop_string(tokens: list[int], stop
 whole_characters = st.lists(st.sampled_from(["\n", "a", "é", "b", " a"]), max_size=10)
 
 
+@settings(deadline=None)
 @given(whole_characters, stop_lists, st.integers(0, 8), st.booleans())
 def test_only_ends_in_armed_tokens_count(characters: list[str], stops: list[str], unarmed: int, keep: bool) -> None:
     """Runs that are not broken, so that the text so far is the beginning of any later."""
@@ -91,3 +94,12 @@ def test_characters_count_what_is_held_back() -> None:
     assert counts == [1, 2, 2, 3, 3, 4, 5]
     assert text.flush() == ("ab", False)
     assert text.characters == 5
+
+
+@pytest.mark.timeout(20)
+def test_a_long_run_costs_no_more_than_its_length() -> None:
+    """Every character is held back and every one is looked at for a stop string once."""
+    text = AnswerText(tokenizers()[1].spelling.detokenizer([]), ["b" * 50])
+    (line,) = ids("<0x0A>")
+    assert {text.push(line) for _ in range(20_000)} == {("", False)}
+    assert text.flush() == ("\n" * 20_000, False)
