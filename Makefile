@@ -42,10 +42,11 @@ tree: install  ## bring the README's tree up to date
 oracle: install  ## make the reference tokens anew with transformers (minutes)
 	PYTHONPATH=tests $(BIN)/python tests/oracle/make_reference.py $(ARGS)
 
-bench: install  ## time to the first token, KV transfer against a plain socket, sampling against argmax
+bench: install  ## time to the first token, KV transfer against a socket, sampling, batch invariance
 	PYTHONPATH=tests $(BIN)/python tests/bench/first_token.py
 	PYTHONPATH=tests:tests/contract $(BIN)/python tests/bench/transfer.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/sampler.py
+	PYTHONPATH=tests $(BIN)/python tests/bench/batch_invariant.py
 
 images:  ## both images with buildah, started in a chroot
 	deploy/build_images.sh $(ARGS)
