@@ -86,7 +86,8 @@ def assemble(
         model = pick_native(model, kv, options) or model
     recipe = options.recipe + rope_recipe(files.config, size.max_model_len)
     if options.batch_invariant:
-        require_batch_invariance(model, kv, pages, min(options.max_num_batched_tokens, size.max_model_len))
+        rows, context = options.max_num_batched_tokens, size.max_model_len
+        require_batch_invariance(model, kv, pages, most_rows=rows, context=context)
         # Bits depend on who computes, with which instructions, and on how many ranks' sums there are.
         recipe += f", {kernels_name(model)}, {torch.backends.cpu.get_cpu_capability()}, {len(pages.shares)} ranks"
     digest = model_digest(files, layout.dtype, recipe)

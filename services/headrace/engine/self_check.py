@@ -4,6 +4,8 @@ Owns the question asked at the start of a batch-invariant engine. What it rests 
 products of matrices of the processors and libraries that were at hand: elsewhere a start must fail, not an answer.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -16,21 +18,23 @@ from headrace.engine.rows import padded_rows
 from headrace.engine.runner import Span
 from headrace.engine.torch_runner import Model
 
-_PROBE = 13
+_CUTS = (0, 1, 5, 6, 13)  # where the probe is cut into pieces, and its length if the context has room for it
 _TOKENS = 23  # distinct ids
 
 
-def require_batch_invariance(model: Model, kv: ops.PagedKv, pages: PageMemory, most_rows: int) -> None:
-    """Compute a few tokens alone, and again piece by piece beside others, `most_rows` in all.
+def require_batch_invariance(model: Model, kv: ops.PagedKv, pages: PageMemory, *, most_rows: int, context: int) -> None:
+    """Compute a few tokens alone, and again piece by piece beside others, at most `most_rows` in all.
 
-    The pages are zero before and after. Raises StartupError if a bit differs.
+    context: tokens that a sequence may have. The pages are zero before and after. Raises StartupError if a bit differs.
     """
     size, blocks = kv.layout.block_tokens, kv.pages.shape[1]
-    probe = _span(0, _PROBE, list(range(blocks_for(_PROBE, size))))
-    others = min(most_rows - _PROBE, (blocks - len(probe.blocks)) * size)
+    cuts = sorted({min(cut, context) for cut in _CUTS})
+    length = cuts[-1]
+    probe = _span(0, length, list(range(blocks_for(length, size))))
+    others = min(most_rows - length, context, (blocks - len(probe.blocks)) * size)
     beside = [_span(0, others, list(range(len(probe.blocks), blocks)))] if others > 1 else []
     alone = _logits(model, kv, [probe])
-    pieces = [_span(start, stop - start, probe.blocks) for start, stop in ((0, 1), (1, 5), (5, 6), (6, _PROBE))]
+    pieces = [_span(start, stop - start, probe.blocks) for start, stop in pairwise(cuts)]
     for piece in pieces:
         rows = _logits(model, kv, [piece, *beside])[: piece.count]
         if not torch.equal(rows, alone[piece.start : piece.start + piece.count]):
@@ -38,7 +42,7 @@ def require_batch_invariance(model: Model, kv: ops.PagedKv, pages: PageMemory, m
                 "On this machine the model's numbers depend on what else is in a batch.",
                 remedy="Lower --max-num-batched-tokens, choose another --dtype, or do without --batch-invariant.",
             )
-    pages.clear(range(blocks_for(_PROBE, size) + blocks_for(max(0, others), size)))
+    pages.clear(range(len(probe.blocks) + blocks_for(max(0, others), size)))
 
 
 def _span(start: int, count: int, blocks: list[int]) -> Span:

@@ -183,6 +183,14 @@ def test_a_machine_on_which_batches_matter_is_found_out(tmp_path: Path, monkeypa
         build_engine(files, VOCABULARY, on_torch)
 
 
+@pytest.mark.parametrize("context", [2, 5, 12, 13])
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("native", marks=NATIVE)])
+def test_the_check_stays_within_a_short_context(tmp_path: Path, kernels: str, context: int) -> None:
+    """Rotary tables end with the context: beyond it there is an error, or memory of something else."""
+    options = replace(SMALL, kernels=kernels, max_model_len=context)
+    assert build_engine(tiny_files(tmp_path), VOCABULARY, options).info.max_model_len == context
+
+
 def test_workers_of_both_modes_share_no_pages(tmp_path: Path) -> None:
     files = tiny_files(tmp_path)
     digests = {
