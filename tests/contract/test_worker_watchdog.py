@@ -105,6 +105,29 @@ async def test_jobs_that_wait_for_pages_without_a_step_are_told() -> None:
         await watch.here.quiet()
 
 
+async def test_a_stream_that_stands_still_for_want_of_a_page_is_told() -> None:
+    """It runs and nothing waits, yet there is no step: a transfer holds the page that it needs next."""
+    gate = Gate()
+    async with watched(fake_engine(blocks=8, before_step=gate)) as watch, attached(watch.here.worker) as router:
+        gate.shut()
+        stream = router.submit(job("s", prompt=40, max_tokens=60))
+        await gate.reached()
+        granted = router.submit(job("g", JobKind.DECODE, prompt=48, salt=1, peer=WorkerRef("p", "life")))
+        gate.open()
+        ticket = await router.grant(granted)
+        await watch.until(lambda told: told == [False])
+        load = watch.here.worker.load
+        assert load.waiting == 0
+        assert load.unready == "1 jobs have waited for KV pages for more than 0.2 s without a step"
+        router.say(Abort(granted))
+        only(await router.ended(granted), Outcome.ABORTED)
+        assert watch.here.carrier is not None
+        watch.here.carrier.close_transfer(ticket.transfer, TransferStatus.CANCELLED)
+        only(await router.ended(stream), Outcome.LENGTH)
+        await watch.until(lambda told: told == [False, True])
+        await watch.here.quiet()
+
+
 async def test_neither_idleness_nor_a_grant_nor_many_short_steps_are_a_stall() -> None:
     gate = Gate()
     async with watched(fake_engine(before_step=gate), 0.5) as watch, attached(watch.here.worker) as router:

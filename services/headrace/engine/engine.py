@@ -84,6 +84,7 @@ class KvUse:
 class StepOutput:
     """All that one step brought. idle: there was nothing to run, and there will not be before the next command.
 
+    stuck: of an idle step, how many jobs have tokens to compute and wait for pages that others hold.
     stored, evicted: hashes of blocks the prefix cache gained and lost since the last step, in no overlap.
     preempted: how many sequences lost their pages in it and wait to be recomputed.
     """
@@ -95,6 +96,7 @@ class StepOutput:
     evicted: tuple[bytes, ...]
     load: Load
     idle: bool
+    stuck: int = 0
     preempted: int = 0
     kv: KvUse = KvUse()
 

@@ -107,6 +107,7 @@ class Replica:
             evicted,
             self._load(),
             idle=not shares,
+            stuck=0 if shares else self._stuck(),
             preempted=self._schedule.preempted,
             kv=self._kv_use(),
         )
@@ -220,6 +221,10 @@ class Replica:
         if spoiled := self._allocator.release(sequence):
             self._runner.pages.clear(spoiled)
         del self._live[sequence.job.key]
+
+    def _stuck(self) -> int:
+        """Jobs that would compute if they had pages: those that never began, and streams that stand still."""
+        return sum(sequence.state in (State.WAITING, State.RUNNING) for sequence in self._live.values())
 
     def _load(self) -> Load:
         waiting = sum(sequence.state is State.WAITING for sequence in self._live.values())

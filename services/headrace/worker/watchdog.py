@@ -34,10 +34,9 @@ class Watchdog:
 
     def see(self, output: StepOutput) -> None:
         """A step has ended."""
-        stuck = output.load.waiting if output.idle else 0
-        if stuck and not self._waiting:
+        if output.stuck and not self._waiting:
             self._waiting_since = time.monotonic()
-        self._waiting = stuck
+        self._waiting = output.stuck
 
     async def run(self, busy_s: Callable[[], float], changed: Callable[[], Awaitable[None]]) -> None:
         """Look until cancelled. busy_s: seconds the engine has been in its present step or command, 0 if in none.
