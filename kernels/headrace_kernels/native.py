@@ -158,7 +158,7 @@ class Program:
             setattr(op.operation, type(operation).__name__.lower(), operation)
 
     def run(self, step: Step, threads: int) -> None:
-        """Not from two threads at once."""
+        """Not one program from two threads at once. Different ones take turns."""
         _library().headrace_run(self._ops, len(self._ops), ctypes.byref(step), threads)
 
 

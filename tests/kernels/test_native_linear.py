@@ -1,6 +1,7 @@
 """Native products of matrices against the reference: every format, shapes that fill no tile, any number of rows."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -73,6 +74,23 @@ def test_a_row_is_the_same_bits_whatever_it_is_computed_with(columns: int, inner
             assert torch.equal(linear(rows[:count].clone(), packed, bias, threads=threads), expected[:count])
             last = rows[-count:].clone()
             assert torch.equal(linear(last, packed, bias, threads=threads), expected[-count:])
+
+
+def test_callers_of_one_process_take_turns() -> None:
+    """Two engines may live in one process: they share the team of threads, of whatever size each wants."""
+    cases = [_case(64, 576, 7), _case(130, 160, 13)]
+    packed = [(Packed.of(weights, Format.INT8), rows, bias) for weights, rows, bias in cases]
+    expected = [linear(rows, matrix, bias) for matrix, rows, bias in packed]
+
+    def call(index: int) -> bool:
+        matrix, rows, bias = packed[index]
+        return all(
+            torch.equal(linear(rows, matrix, bias, threads=2 + index * (turn % 8 == 0)), expected[index])
+            for turn in range(200)
+        )
+
+    with ThreadPoolExecutor(2) as callers:
+        assert list(callers.map(call, range(2))) == [True, True]
 
 
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.name)

@@ -1,5 +1,6 @@
 // The C interface: picks the best instruction set that this processor has, and keeps the team of threads.
 #include <memory>
+#include <mutex>
 
 #include "isa_table.h"
 
@@ -23,6 +24,8 @@ const Isa* pick() {
 }
 
 const Isa* const isa = pick();
+// The team runs one function at a time: engines of one process take turns.
+std::mutex turns;
 std::unique_ptr<Team> team;
 
 }  // namespace
@@ -47,6 +50,7 @@ void headrace_pack_codes(
 int64_t headrace_scratch(int32_t format, int64_t rows, int64_t inner) { return isa->scratch_bytes(format, rows, inner); }
 
 void headrace_run(const Op* ops, int64_t count, const Step* step, int32_t threads) {
+    const std::lock_guard<std::mutex> turn(turns);
     if (!team || team->size() != threads) team = std::make_unique<Team>(threads);
     isa->run(ops, count, *step, *team);
 }

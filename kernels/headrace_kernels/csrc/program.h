@@ -147,6 +147,7 @@ void headrace_pack_codes(
     const uint8_t* codes, const float* scales, const float* minima, int64_t columns, int64_t inner, void* packed);
 // Bytes of scratch that a Linear of `rows` rows wants.
 int64_t headrace_scratch(int32_t format, int64_t rows, int64_t inner);
-// Runs `count` operations in order on `threads` threads. Returns when all is done. One run at a time.
+// Runs `count` operations in order on `threads` threads. Returns when all is done.
+// Runs of several callers take turns; a program, whose buffers are its own, is for one caller.
 void headrace_run(const Op* ops, int64_t count, const Step* step, int32_t threads);
 }
