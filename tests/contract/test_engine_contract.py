@@ -17,23 +17,28 @@ from headrace.engine.build import build_engine
 from headrace.engine.engine import Engine
 from headrace.engine.fake import build_fake_engine
 from headrace.engine.options import EngineOptions
+from headrace_kernels.native import instruction_set
 
 BLOCK_BYTES = KvLayout(CONFIG.layers, CONFIG.kv_heads, CONFIG.head_dim, 16, "float32").block_bytes
 
 Build = Callable[..., Engine]
 
 
-@pytest.fixture(params=["fake", "torch"])
+@pytest.fixture(params=["fake", "native", "torch"])
 def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
     """Builds engines of one kind; blocks: size of the pool."""
+    if request.param == "native" and instruction_set() is None:
+        pytest.skip("The native kernels are not built here.")
     files = tiny_files(tmp_path)
     make = build_fake_engine if request.param == "fake" else build_engine
+    kernels = "auto" if request.param == "fake" else request.param
 
     def build(*, blocks: int = 64, block_size: int = 16, **options: object) -> Engine:
         sizes: dict[str, object] = {
             "max_num_seqs": 16,
             "max_num_batched_tokens": 64,
             "block_size": block_size,
+            "kernels": kernels,
             **options,
         }
         pool = blocks * BLOCK_BYTES * block_size // 16
@@ -358,6 +363,22 @@ class TestHandOver:
         assert engine.add(again[0]).resident_tokens == 0
         engine.remove(again[0].key)
         assert generate(engine, *again) == generate(build(), *again)
+        engine.check()
+
+    @pytest.mark.parametrize("batch_invariant", [False, True], ids=["default", "batch-invariant"])
+    def test_nonsense_in_pages_that_were_given_up_is_felt_by_nobody(self, build: Build, batch_invariant: bool) -> None:
+        """Nobody has drawn from it, so nobody has noticed: the pages go to others as they are."""
+        engine, trace = build(blocks=16, batch_invariant=batch_invariant), Trace()
+        broken = make_job("a", prompt(1, 60), JobKind.DECODE)
+        blocks = engine.add(broken).blocks
+        engine.pages.write(blocks, memoryview(b"\xff" * (len(blocks) * BLOCK_BYTES)))
+        engine.remove(broken.key, verified_tokens=60)
+        others = [make_job(f"{index}", prompt(10 + index, 50), max_tokens=4) for index in range(4)]
+        for job in others:
+            engine.add(job)
+        trace.run(engine)
+        fresh = build(batch_invariant=batch_invariant)
+        assert [trace.tokens(job) for job in others] == generate(fresh, *others)
         engine.check()
 
 

@@ -45,6 +45,20 @@ class Context:
     gather: Tensor
     positions: Tensor
     _masks: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _stale: list[tuple[Tensor, Tensor]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def stale(self, tokens: int) -> tuple[Tensor, Tensor]:
+        """(sequence, token) of what an earlier owner may have left in the pages of `table`, which hold `tokens` tokens.
+
+        It stands in a context's last page. Padding repeats the first one, which is full unless it is the last.
+        """
+        if not self._stale:
+            size, lengths = tokens // self.table.shape[1], self.lengths[:, None]
+            places = torch.arange(tokens, device=self.lengths.device)
+            in_last_page = (places < (lengths + size - 1) // size * size) | (lengths < size)
+            sequences, behind = ((places >= lengths) & in_last_page).nonzero(as_tuple=True)
+            self._stale.append((sequences, behind))
+        return self._stale[0]
 
     def mask(self, tokens: int, window: int, group: int) -> Tensor:
         """[batch, 1, group x rows, tokens], True where a query may look; of one row a sequence 1 for group x rows.
@@ -145,7 +159,11 @@ def _attend(queries: Tensor, kv: PagedKv, layer: int, spec: AttentionSpec, conte
     group = queries.shape[1] // kv_heads
     grouped = queries.reshape(context.batch, context.rows, kv_heads, group, dim).permute(0, 2, 3, 1, 4)
     grouped = grouped.reshape(context.batch, kv_heads, group * context.rows, dim)
-    keys, values = kv.heads[layer].index_select(0, context.gather).view(2, context.batch, kv_heads, -1, dim)
+    both = kv.heads[layer].index_select(0, context.gather).view(2, context.batch, kv_heads, -1, dim)
+    # It is masked, and would be felt all the same where it is not finite: 0 x NaN is NaN.
+    sequences, tokens = context.stale(both.shape[3])
+    both[:, sequences, :, tokens] = 0
+    keys, values = both
     if kv.batch_invariant:
         attended = tiled_attention.attend(grouped, keys, values, context.positions.repeat(1, group), spec)
     else:
