@@ -120,10 +120,10 @@ def _add(whole: dict[str, Any], event: dict[str, Any]) -> None:
                 whole["logprobs"][name] += values
 
 
-def engines(files: ModelFiles, *, budget: int, preempted: bool) -> tuple[Engine, Engine]:
+def engines(files: ModelFiles, *, budget: int, preempted: bool, kernels: str = "auto") -> tuple[Engine, Engine]:
     """Of a prefill and a decode worker. preempted: the second one is unsteady, and computes what it lost again."""
     known = Vocabulary(files.config.vocab_size, frozenset(files.stop_ids))
-    options = replace(OPTIONS, max_num_batched_tokens=budget)
+    options = replace(OPTIONS, kernels=kernels, max_num_batched_tokens=budget)
     decode = build_engine(files, known, replace(options, enable_prefix_caching=not preempted))
     return build_engine(files, known, options), Unsteady(decode) if preempted else decode
 

@@ -14,6 +14,7 @@ from fixtures.gguf_writer import tokens as vocabulary
 from matrix_cluster import Cluster, byte_files, cluster, engines
 
 from headrace.modelfiles.files import ModelFiles
+from headrace_kernels.native import instruction_set
 
 BATCH = 7
 ANSWER = 12
@@ -63,8 +64,12 @@ def _body(prompt: list[int], salt: str, **fields: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Expected:
-    """Every row's answer, one at a time, nothing cached, in large chunks. stops: words of each prompt's answer."""
+    """Every row's answer, one at a time, nothing cached, in large chunks. stops: words of each prompt's answer.
 
+    kernels: that computed it; bits of different ones differ.
+    """
+
+    kernels: str
     stops: dict[str, list[str]]
     answers: dict[Row, dict[str, Any]]
 
@@ -74,15 +79,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     return byte_files(tmp_path_factory.mktemp("bytes"))
 
 
+@pytest.fixture(scope="module", params=["native", "torch"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    if request.param == "native" and instruction_set() is None:
+        pytest.skip("The native kernels are not built here.")
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def expected(files: ModelFiles) -> Expected:
+def expected(files: ModelFiles, kernels: str) -> Expected:
     async def ask() -> Expected:
-        async with cluster(files, *engines(files, budget=128, preempted=False)) as here:
+        async with cluster(files, *engines(files, kernels=kernels, budget=128, preempted=False)) as here:
             whole = {name: await here.ask(**_body(prompt, f"stop {name}")) for name, prompt in PROMPTS.items()}
             stops = {name: [_word(answer["text"])] for name, answer in whole.items()}
             answers = {row: _told(await here.ask(**row.body(stops, f"{row}"))) for row in ROWS}
             await here.quiet()
-            return Expected(stops, answers)
+            return Expected(kernels, stops, answers)
 
     return asyncio.run(ask())
 
@@ -118,7 +130,7 @@ def test_the_rows_are_worth_comparing(expected: Expected) -> None:
 async def test_no_column_changes_an_answer(
     files: ModelFiles, expected: Expected, size: int, budget: int, preempted: bool
 ) -> None:
-    prefill, decode = engines(files, budget=budget, preempted=preempted)
+    prefill, decode = engines(files, kernels=expected.kernels, budget=budget, preempted=preempted)
     async with cluster(files, prefill, decode) as here:
         for rows in _batches(size):
             for prefix in PREFIXES:
