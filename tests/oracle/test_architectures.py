@@ -1,6 +1,7 @@
 """Every architecture and rotary variant against transformers, on tiny random checkpoints made here and now."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,16 @@ def test_chunks_equal_the_whole(checkpoint: Checkpoint, cuts: list[int]) -> None
     whole, chunked = _paged(checkpoint).run(_span(0, 77)), _paged(checkpoint)
     pieces = [chunked.run(_span(start, end - start)) for start, end in zip([0, *cuts], cuts, strict=False)]
     torch.testing.assert_close(torch.cat(pieces), whole, atol=TOLERANCE, rtol=0)
+
+
+def test_in_batch_invariant_mode_chunks_are_the_whole_to_the_bit(checkpoint: Checkpoint) -> None:
+    whole, chunked = (
+        PagedModel(checkpoint.files, length=checkpoint.case.length, batch_invariant=True) for _ in range(2)
+    )
+    expected = whole.run(_span(0, 77))
+    cuts = [0, 5, 6, 23, 50, *range(70, 78)]
+    pieces = [chunked.run(_span(start, end - start)) for start, end in pairwise(cuts)]
+    assert torch.equal(torch.cat(pieces), expected)
 
 
 def test_greedy_tokens_equal_transformers(checkpoint: Checkpoint) -> None:
