@@ -28,7 +28,7 @@ static void quantise_row(const float* in, int64_t inner, Quantised to) {
         // A value that is not finite must reach the logits, where it is noticed.
         bool finite = most < __builtin_inff();
         for (int i = 0; i < GROUP; ++i) finite = finite && values[i] == values[i];
-        const float scale = most / 127.0f, inverse = most > 0.0f && finite ? 127.0f / most : 0.0f;
+        const float scale = most / 127.0f, inverse = most > 1e-30f && finite ? 127.0f / most : 0.0f;
         int total = 0;
         for (int i = 0; i < GROUP; ++i) {
             const int code = (int)__builtin_rintf(values[i] * inverse * (float)finite);

@@ -82,7 +82,7 @@ async def test_a_body_of_exactly_the_limit_is_read() -> None:
 async def test_slots_are_counted_and_given_back(stream: bool) -> None:
     """1. Two answers take both slots. 2. A third is refused. 3. When one ends, the next is answered."""
     go = asyncio.Event()
-    scripts = iter([["a", go, "b"], ["a", go, "b"], ["c"]])
+    scripts = iter([["a", "b", go, "c"], ["a", go, "b"], ["c"]])
     inference = ScriptedInference(lambda request: next(scripts))
     async with running(inference, max_generations=2) as gateway:
         first = asyncio.create_task(gateway.http.post(CHAT, json=chat(stream=stream, n=2)))

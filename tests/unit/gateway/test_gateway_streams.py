@@ -6,11 +6,12 @@ import socket
 
 import httpx
 import pytest
-from gateway_harness import CHAT, Gateway, chat, running
+from gateway_harness import CHAT, MODEL, Gateway, chat, running
 from scripted_inference import DEADLINE_S, ScriptedInference
 from structlog.testing import capture_logs
 
 from headrace.core.errors import TransferFailed
+from headrace.core.generation import TextPrompt
 
 
 async def open_and_ask(gateway: Gateway, body: dict[str, object]) -> asyncio.StreamWriter:
@@ -55,7 +56,7 @@ async def test_a_client_that_leaves_mid_stream_closes_the_generation() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_closes_every_choice(stream: bool) -> None:
-    inference = ScriptedInference(["Par", asyncio.Event(), "never"])
+    inference = ScriptedInference(["Par", "is", asyncio.Event(), "never"])
     async with running(inference) as gateway:
         writer = await open_and_ask(gateway, chat(stream=stream, n=3))
         await inference.nth(3)
@@ -67,13 +68,38 @@ async def test_a_client_that_leaves_closes_every_choice(stream: bool) -> None:
 
 async def test_one_failed_choice_ends_the_others() -> None:
     never = asyncio.Event()
-    scripts = iter([["a", TransferFailed("Pages did not verify.")], ["b", never, "c"]])
+    scripts = iter([["a", "b", never, "c"], ["a", TransferFailed("Pages did not verify.")]])
     inference = ScriptedInference(lambda request: next(scripts))
     async with running(inference) as gateway:
         response = await gateway.http.post(CHAT, json=chat(n=2))
     assert response.status_code == 503
     assert response.json()["error"]["code"] == "transfer_failed"
-    assert inference.lives[1].aborted.is_set()
+    assert inference.lives[0].aborted.is_set()
+
+
+async def test_choices_wait_for_the_pages_of_the_first() -> None:
+    """1. One goes ahead. 2. With its second token the others start. 3. Another prompt waits for nobody."""
+    second, rest = asyncio.Event(), asyncio.Event()
+    inference = ScriptedInference(lambda request: ["a", second, "b", rest, "c"])
+    async with running(inference) as gateway:
+        body = {"model": MODEL, "prompt": ["one", "other"], "n": 2}
+        asked = asyncio.create_task(gateway.http.post("/v1/completions", json=body))
+        await inference.nth(2)
+        assert {life.request.prompt for life in inference.lives} == {TextPrompt("one"), TextPrompt("other")}
+        second.set()
+        await inference.nth(4)
+        rest.set()
+        answer = await asked
+    assert [choice["text"] for choice in answer.json()["choices"]] == ["abc"] * 4
+
+
+@pytest.mark.parametrize("script", [["whole"], [TransferFailed("Pages did not verify.")]], ids=["ended", "failed"])
+async def test_a_first_choice_that_ends_early_holds_up_nobody(script: list[str | Exception]) -> None:
+    inference = ScriptedInference(script)
+    async with running(inference) as gateway:
+        answer = await gateway.http.post(CHAT, json=chat(n=3))
+    assert answer.status_code == (200 if script == ["whole"] else 503)
+    assert len(inference.lives) == 3 or script != ["whole"]
 
 
 async def test_an_error_inside_a_stream_ends_it_without_done() -> None:

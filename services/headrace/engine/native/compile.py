@@ -65,7 +65,7 @@ class Compiled:
 def compile_decoder(decoder: Decoder, kv: PagedKv, rows: int, weights: Format | None = None) -> Compiled:
     """For steps of up to `rows` tokens over the pages of `kv`. weights: of the matrices; None keeps the model's own.
 
-    `decoder` is not needed afterwards.
+    `decoder` is used up: each of its matrices is freed as it is packed.
     """
     return _Compiler(decoder, kv, rows, weights).compile()
 
@@ -158,6 +158,7 @@ class _Compiler:
 
     def _linear(self, source: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, add: bool = False) -> Linear:
         packed = self._keep(Packed.of(weight, self._weights))
+        weight.untyped_storage().resize_(0)  # a model is loaded once, not twice
         addresses = (source.data_ptr(), packed.address, self._floats(bias), out.data_ptr(), self._room())
         return Linear(*addresses, packed.columns, packed.inner, packed.format, add)
 
