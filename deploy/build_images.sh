@@ -97,6 +97,8 @@ start_control() {
 start_worker() {
     start worker
     in_image worker python3 -c 'import torch, ucxx; print("torch", torch.__version__, "ucxx", ucxx.__version__)'
+    in_image worker python3 -c 'import headrace_kernels.native as n; print("kernels", n.instruction_set())
+import importlib.util as u; assert u.find_spec("headrace_kernels._native"), "the native kernels were not built"'
 }
 
 trap clean_up EXIT

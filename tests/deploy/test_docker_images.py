@@ -85,6 +85,13 @@ def test_only_the_worker_has_torch() -> None:
     assert {wanted.split(">")[0].split("-")[0] for wanted in requirements("worker")} >= {"torch", "ucxx"}
 
 
+def test_the_worker_is_built_with_a_compiler_for_kernels_that_would_be_left_out_without() -> None:
+    dockerfile = image("worker")
+    building = [each.text for each in dockerfile.instructions if each.word == "RUN" and each.stage == 0]
+    assert "g++" in building[0].split()
+    assert "g++" not in " ".join(dockerfile.last_stage("RUN"))
+
+
 @pytest.mark.parametrize("command", ["frontend", "gateway", "router", "health", "config"])
 def test_control_starts_where_nothing_heavy_is_installed(command: str) -> None:
     program = (
