@@ -1,0 +1,71 @@
+#include "agreement.h"
+
+#include <cmath>
+#include <vector>
+
+namespace {
+
+constexpr int ROWS = 19, COLUMNS = 48, INNER = 64;
+constexpr int HEADS = 2, DIM = 16, BLOCK = 16, STATES = (HEADS + 2) * DIM;
+
+using Floats = std::vector<float>;
+
+// The same numbers at every call, between -2 and 2.
+Floats numbers(size_t count, uint32_t seed) {
+    Floats values(count);
+    for (float& value : values) {
+        seed = seed * 1664525u + 1013904223u;
+        value = (float)(seed >> 8) / 4194304.0f - 2.0f;
+    }
+    return values;
+}
+
+Floats product(const Isa& isa, Team& team, Format format) {
+    const Floats rows = numbers(ROWS * INNER, 1), weights = numbers(COLUMNS * INNER, 2), bias = numbers(COLUMNS, 3);
+    std::vector<char> memory(isa.packed_bytes(format, COLUMNS, INNER) + 64), room(isa.scratch_bytes(format, ROWS, INNER));
+    void* packed = (void*)(((uintptr_t)memory.data() + 63) / 64 * 64);
+    isa.pack(format, weights.data(), COLUMNS, INNER, packed);
+    Floats out(ROWS * COLUMNS);
+    Op op = {LINEAR, {}};
+    op.linear = {rows.data(), packed, bias.data(), out.data(), room.data(), COLUMNS, INNER, format, 0};
+    Step step = {};
+    step.rows = ROWS;
+    isa.run(&op, 1, step, team);
+    return out;
+}
+
+Floats attention(const Isa& isa, Team& team, Format format) {
+    const Floats states = numbers(ROWS * STATES, 4), turns = numbers(ROWS * DIM, 5);
+    std::vector<int32_t> positions(ROWS), table = {1, 0};
+    std::vector<int64_t> slots(ROWS);
+    for (int row = 0; row < ROWS; ++row) {
+        positions[row] = row;
+        slots[row] = table[row / BLOCK] * BLOCK + row % BLOCK;
+    }
+    const int32_t first = 0, rows = ROWS;
+    Floats queries(ROWS * HEADS * DIM), out(ROWS * HEADS * DIM), pages(2 * 2 * BLOCK * DIM);
+    Op ops[2] = {{ROPE, {}}, {ATTEND, {}}};
+    ops[0].rope = {states.data(), nullptr, turns.data(), turns.data(), queries.data(), pages.data(), HEADS, 1, DIM, DIM,
+                   BLOCK, 0.0f, format};
+    ops[1].attend = {queries.data(), pages.data(), out.data(), HEADS, 1, DIM, BLOCK, 7, 0.3f, 5.0f, format};
+    const Step step = {nullptr, positions.data(), slots.data(), &first, &rows, table.data(), nullptr, nullptr, ROWS, 1, 2, 0};
+    isa.run(ops, 2, step, team);
+    return out;
+}
+
+bool near(const Floats& one, const Floats& other, float most) {
+    for (size_t i = 0; i < one.size(); ++i)
+        if (!(std::fabs(one[i] - other[i]) <= most)) return false;
+    return true;
+}
+
+}  // namespace
+
+bool agree(const Isa& one, const Isa& other) {
+    Team team(1);
+    for (Format format : {F32, BF16, INT8, INT4})
+        if (!near(product(one, team, format), product(other, team, format), 1e-3f)) return false;
+    // A last bit may tip the rounding of a key to bfloat16.
+    return near(attention(one, team, F32), attention(other, team, F32), 1e-4f)
+        && near(attention(one, team, BF16), attention(other, team, BF16), 2e-2f);
+}
