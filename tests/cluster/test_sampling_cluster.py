@@ -48,6 +48,8 @@ BATTERY: dict[str, dict[str, Any]] = {
     },
     "min_tokens": {"min_tokens": 9, "ignore_eos": False, "logit_bias": {str(STOP_ID): 100}},
     "stop at once": {"ignore_eos": False, "logit_bias": {str(STOP_ID): 100}},
+    "stop_token_ids": {"stop_token_ids": list(range(80, 90)), "allowed_token_ids": list(range(70, 90)), **SEEDED},
+    "bad_words": {"bad_words": list("gstu"), "allowed_token_ids": list(range(70, 90)), **SEEDED},
     "echo": {"echo": True},
     "score": {"echo": True, "max_tokens": 0},
 }
@@ -143,6 +145,10 @@ def test_every_parameter_of_the_battery_does_something(
     stopped, kept = (answers[name][1]["choices"][0] for name in ("stop", "kept stop"))
     assert kept["finish_reason"] == "stop"
     assert kept["text"] == stopped["text"] + "s"
+    ended = answers["stop_token_ids"][1]["choices"][0]
+    assert ended["finish_reason"] == "stop"
+    assert [token in range(80, 90) for token in ended["token_ids"]] == [False] * (len(ended["token_ids"]) - 1) + [True]
+    assert not set("gstu") & set(answers["bad_words"][1]["choices"][0]["text"])
     scored = answers["score"][1]
     assert (scored["usage"]["completion_tokens"], scored["choices"][0]["token_ids"]) == (0, [])
 
