@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fixtures.gguf_writer import tokens as vocabulary
+from fixtures.measured import TORCH_KEEPS_ITS_BITS
 from matrix_cluster import Cluster, byte_files, cluster, engines
 
 from headrace.modelfiles.files import ModelFiles
@@ -79,7 +80,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     return byte_files(tmp_path_factory.mktemp("bytes"))
 
 
-@pytest.fixture(scope="module", params=["native", "torch"])
+@pytest.fixture(scope="module", params=["native", pytest.param("torch", marks=TORCH_KEEPS_ITS_BITS)])
 def kernels(request: pytest.FixtureRequest) -> str:
     if request.param == "native" and instruction_set() is None:
         pytest.skip("The native kernels are not built here.")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fixtures.engine_driver import generate, make_job
+from fixtures.measured import TORCH_KEEPS_ITS_BITS
 from fixtures.paged_model import PagedModel
 from fixtures.ranks import ThreadRank, run_ranks
 from fixtures.tiny_checkpoint import WINDOW, Case, Checkpoint, make_checkpoint
@@ -153,6 +154,7 @@ def test_chunks_equal_the_whole(checkpoint: Checkpoint, cuts: list[int]) -> None
     torch.testing.assert_close(torch.cat(pieces), whole, atol=TOLERANCE, rtol=0)
 
 
+@TORCH_KEEPS_ITS_BITS
 def test_in_batch_invariant_mode_chunks_are_the_whole_to_the_bit(checkpoint: Checkpoint) -> None:
     whole, chunked = (
         PagedModel(checkpoint.files, length=checkpoint.case.length, batch_invariant=True) for _ in range(2)

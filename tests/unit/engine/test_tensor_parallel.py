@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixtures.engine_driver import Trace, generate, hand_over, make_job, prompt
+from fixtures.measured import TORCH_KEEPS_ITS_BITS
 from fixtures.tiny_model import CONFIG, VOCABULARY, tiny_files
 
 from headrace.core.errors import StartupError, WorkerLost
@@ -74,7 +75,11 @@ def one(files: ModelFiles) -> Replica:
     return build_engine(files, VOCABULARY, OPTIONS)
 
 
-@pytest.fixture(scope="module", params=[(2, False), (4, True)], ids=["2", "4, batch-invariant"])
+@pytest.fixture(
+    scope="module",
+    params=[(2, False), pytest.param((4, True), marks=TORCH_KEEPS_ITS_BITS)],
+    ids=["2", "4, batch-invariant"],
+)
 def several(request: pytest.FixtureRequest, files: ModelFiles) -> Iterator[Ranked]:
     size, batch_invariant = request.param
     options = replace(OPTIONS, tensor_parallel_size=size, batch_invariant=batch_invariant)
