@@ -1,4 +1,4 @@
-"""Gateway, router, prefill and decode worker in one process, with the torch engine in batch-invariant mode on a tiny
+"""Gateway, router, prefill and decode worker in one process, with the real engine in batch-invariant mode on a tiny
 byte-level model, and requests over HTTP."""
 
 import json

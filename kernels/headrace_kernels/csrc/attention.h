@@ -25,7 +25,7 @@ static int64_t pieces_of(const Attend& op, const Step& step) {
     return pieces * op.kv_heads;
 }
 
-// Long sequences first: their last pieces are the largest.
+// Pieces are numbered sequence by sequence, from the start of each, and head by head.
 static Piece piece_at(const Attend& op, const Step& step, int64_t index) {
     const int64_t size = piece_tokens(op), head = index % op.kv_heads;
     index /= op.kv_heads;

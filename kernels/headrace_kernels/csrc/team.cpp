@@ -1,3 +1,4 @@
+// The team: who waits for whom, and how.
 #include "team.h"
 
 #include <immintrin.h>
