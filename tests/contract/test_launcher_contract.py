@@ -1,6 +1,7 @@
 """The Launcher contract, over child processes and over a real Ray: places, starts, ends, and what is left."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -237,3 +238,34 @@ async def test_a_ray_that_is_away_is_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(StartupError, match=sentence):
             await launcher.reserve([Specs(tmp_path, whole_environment=False)()])
         await launcher.close()
+
+
+NOT_FORKED = "Initialization failure from server: RuntimeError: Starting Ray client server failed."
+
+
+@pytest.mark.parametrize(
+    ("failures", "tries"),
+    [
+        ([], 1),
+        ([ConnectionAbortedError(NOT_FORKED), RuntimeError(NOT_FORKED)], 3),
+        ([ConnectionAbortedError(NOT_FORKED)] * 3, 3),
+        ([ConnectionError("the token is wrong")], 1),
+    ],
+)
+def test_a_client_server_that_did_not_begin_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, failures: list[Exception], tries: int
+) -> None:
+    from headrace.placement import ray_cluster
+
+    asked: list[str] = []
+
+    def join(address: str, files: str) -> None:
+        asked.append(address)
+        if len(asked) <= len(failures):
+            raise failures[len(asked) - 1]
+
+    monkeypatch.setattr(ray_cluster, "_init", join)
+    fails = len(failures) == tries
+    with pytest.raises((OSError, RuntimeError)) if fails else contextlib.nullcontext():
+        ray_cluster._connect("ray://head:10001", "")
+    assert asked == ["ray://head:10001"] * tries

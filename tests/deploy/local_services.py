@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,22 +80,23 @@ def running(services: Sequence[Service], directory: Path, within_s: float) -> It
             for service in services:
                 if service.name not in started and all(name in started for name in service.after):
                     for name in service.after:
-                        wait_healthy(started[name], within_s)
+                        wait_healthy(started[name], within_s, started.values())
                     started[service.name] = _start(service, ports, directory)
                     closing.callback(_end, started[service.name])
         for each in started.values():
-            wait_healthy(each, within_s)
+            wait_healthy(each, within_s, started.values())
         yield started
 
 
-def wait_healthy(each: Running, within_s: float) -> None:
-    """Run the health check again and again until it passes."""
+def wait_healthy(each: Running, within_s: float, beside: Iterable[Running]) -> None:
+    """Run the health check again and again until it passes. beside: whose logs may tell why it does not."""
     if not each.health:
         return
     deadline = time.monotonic() + within_s
     with selectors.DefaultSelector() as pause:
         while (check := each.check_health()).returncode:
-            said = f"{check.stdout}{check.stderr}\n{each.log.read_text()[-3000:]}"
+            logs = "\n".join(f"{one.service.name}:\n{one.log.read_text()[-3000:]}" for one in beside)
+            said = f"{check.stdout}{check.stderr}\n{logs}"
             assert each.process.poll() is None, f"{each.service.name} ended: {said}"
             assert time.monotonic() < deadline, f"{each.service.name} is not healthy after {within_s} s: {said}"
             pause.select(LOOK_EVERY_S)

@@ -40,6 +40,9 @@ _TOKEN = "If it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN."
 # We keep no objects in Ray; its default is a third of the memory.
 _OBJECTS_BYTES = 100 * 2**20
 _LOST = -signal.SIGKILL
+_TRIES = 3
+# What Ray's client server says when the process that was to serve a client did not begin.
+_NOT_FORKED = "Starting Ray client server failed"
 
 
 class RayLauncher:
@@ -116,7 +119,7 @@ class RayLauncher:
             await require_reachable(self._address.removeprefix("ray://"), "Ray", "--ray-address")
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, _init, self._address, self._files)
+            await asyncio.get_running_loop().run_in_executor(self._thread, _connect, self._address, self._files)
         except (RayError, OSError, RuntimeError, ValueError) as error:
             place = f"at {self._address}" if self._address else "on this machine"
             sentence = f"Ray {place} cannot be used: {_reason(error)}."
@@ -200,6 +203,21 @@ class RayLife:
                     ray.kill(self._actor)
                 self._code = _LOST
         return self._code
+
+
+def _connect(address: str, files: str) -> None:
+    """Ray's client server forks a process for each client while gRPC's threads run, and now and then that process dies
+    or hangs in gRPC's fork handlers before it begins (its head can forbid them: GRPC_ENABLE_FORK_SUPPORT=0). The server
+    then says so after half a minute, and the next try is another process."""
+    for left in reversed(range(_TRIES)):
+        try:
+            _init(address, files)
+            return
+        except (OSError, RuntimeError) as error:
+            if not left or _NOT_FORKED not in str(error):
+                raise
+            log.warning("placement.ray_again", reason=_reason(error))
+            ray.shutdown()
 
 
 def _init(address: str, files: str) -> None:
