@@ -10,6 +10,11 @@ static inline float widen_one(uint16_t half) {
     return value;
 }
 #include "linear.h"
+#ifdef HALF_DOT
+#include "half_dot.h"
+#else
+#include "half_widened.h"
+#endif
 #include "integer.h"
 #include "attention.h"
 #include "pointwise.h"
@@ -18,7 +23,7 @@ static int64_t packed_bytes(int32_t format, int64_t columns, int64_t inner) {
     const int64_t tiles = tiles_of(columns);
     switch (format) {
         case F32: return tiles * TILE * inner * 4;
-        case BF16: return tiles * TILE * inner * 2;
+        case BF16: return half_packed_bytes(columns, inner);
         case INT8: return inner % GROUP ? 0 : tiles * ByteFormat::tile_bytes(inner);
         default: return inner % GROUP ? 0 : tiles * NibbleFormat::tile_bytes(inner);
     }
@@ -27,7 +32,7 @@ static int64_t packed_bytes(int32_t format, int64_t columns, int64_t inner) {
 static void pack(int32_t format, const float* weights, int64_t columns, int64_t inner, void* packed) {
     switch (format) {
         case F32: return pack_floats(weights, columns, inner, static_cast<float*>(packed));
-        case BF16: return pack_floats(weights, columns, inner, static_cast<uint16_t*>(packed));
+        case BF16: return half_pack(weights, columns, inner, packed);
         case INT8: return pack_bytes(weights, columns, inner, static_cast<uint8_t*>(packed));
         default: return pack_nibbles(weights, columns, inner, static_cast<uint8_t*>(packed));
     }
@@ -39,6 +44,7 @@ static void pack_codes(
 }
 
 static int64_t scratch_bytes(int32_t format, int64_t rows, int64_t inner) {
+    if (format == BF16) return half_scratch_bytes(rows, inner);
     return format == INT8 || format == INT4 ? rows * quantised_bytes(inner) : 0;
 }
 
@@ -52,7 +58,7 @@ static void linear(const Linear& op, int64_t rows, int rank, Team& team) {
     const Output out = {op.out, op.bias, op.columns, op.add != 0};
     const int threads = team.size();
     if (op.format == F32) return float_linear<FloatFormat>(op.in, rows, op.inner, op.weights, out, rank, threads);
-    if (op.format == BF16) return float_linear<HalfFormat>(op.in, rows, op.inner, op.weights, out, rank, threads);
+    if (op.format == BF16) return half_linear(op, rows, out, rank, team);
     for (int64_t row = rows * rank / threads; row < rows * (rank + 1) / threads; ++row)
         quantise_row(op.in + row * op.inner, op.inner, quantised(op.scratch, row, op.inner));
     team.barrier();
