@@ -6,6 +6,7 @@ float32 tensors on the CPU, row-major; what an operation computes stands in prog
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -119,6 +120,19 @@ class Step(ctypes.Structure):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What is known of a packed matrix [columns, inner]."""
+
+    format: Format
+    columns: int
+    inner: int
+
+    @property
+    def bytes(self) -> int:
+        return int(_library().headrace_packed_bytes(self.format, self.columns, self.inner))
+
+
 class Packed:
     """A matrix [columns, inner] as the kernels read it."""
 
@@ -147,10 +161,26 @@ class Packed:
         return packed
 
 
+class Timings:
+    """What operations took, by kind."""
+
+    def __init__(self) -> None:
+        self.nanoseconds = (_Int * len(_KINDS))()
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By the kind's name in lower case."""
+        return {kind.__name__.lower(): taken / 1e9 for kind, taken in zip(_KINDS, self.nanoseconds, strict=True)}
+
+
 class Program:
-    """Operations in order. keep: what they point to, held as long as the program lives."""
+    """Operations in order. keep: what they point to, held as long as the program lives.
+
+    timings: where set, runs add to it; they then start and end each operation by itself, which takes longer.
+    """
 
     def __init__(self, operations: Sequence[Operation], keep: Sequence[object]) -> None:
+        self.timings: Timings | None = None
         self._keep = tuple(keep)
         self._ops = (_Op * len(operations))()
         for op, operation in zip(self._ops, operations, strict=True):
@@ -159,13 +189,35 @@ class Program:
 
     def run(self, step: Step, threads: int) -> None:
         """Not one program from two threads at once. Different ones take turns."""
-        _library().headrace_run(self._ops, len(self._ops), ctypes.byref(step), threads)
+        program = self._ops, len(self._ops), ctypes.byref(step), threads
+        if self.timings is None:
+            _library().headrace_run(*program)
+        else:
+            _library().headrace_run_timed(*program, self.timings.nanoseconds)
+
+    def matrices(self) -> list[Matrix]:
+        """All that it multiplies by, in order."""
+        found: list[Matrix] = []
+        for op in self._ops:
+            kind = _KINDS[op.kind]
+            if kind is Linear:
+                linear = op.operation.linear
+                found.append(Matrix(Format(linear.format), linear.columns, linear.inner))
+            elif kind is Head:
+                head = op.operation.head
+                found.append(Matrix(Format(head.format), head.vocabulary, head.width))
+        return found
 
 
 def scratch(format: Format, rows: int, inner: int) -> Tensor | None:
     """Room for a Linear or Head of so many rows, None where it wants none."""
     size = _library().headrace_scratch(format, rows, inner)
     return torch.empty(size, dtype=torch.uint8) if size else None
+
+
+def read(memory: Tensor, threads: int) -> int:
+    """Sum, modulo 2**64, of the 64-bit words of a contiguous tensor: reads it once, and does little else."""
+    return int(_library().headrace_read(memory.data_ptr(), memory.nbytes, threads))
 
 
 def instruction_set() -> str | None:
@@ -194,6 +246,8 @@ def _library() -> ctypes.CDLL:
         "headrace_pack_codes": (None, (_Pointer, _Pointer, _Pointer, _Int, _Int, _Pointer)),
         "headrace_scratch": (_Int, (_Flag, _Int, _Int)),
         "headrace_run": (None, (_Pointer, _Int, _Pointer, _Flag)),
+        "headrace_run_timed": (None, (_Pointer, _Int, _Pointer, _Flag, _Pointer)),
+        "headrace_read": (ctypes.c_uint64, (_Pointer, _Int, _Flag)),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

@@ -1,4 +1,5 @@
 // The C interface: picks the best instruction set that this processor has, and keeps the team of threads.
+#include <chrono>
 #include <memory>
 #include <mutex>
 
@@ -28,6 +29,12 @@ const Isa* const isa = pick();
 std::mutex turns;
 std::unique_ptr<Team> team;
 
+// Called by whose turn it is.
+Team& team_of(int32_t threads) {
+    if (!team || team->size() != threads) team = std::make_unique<Team>(threads);
+    return *team;
+}
+
 }  // namespace
 
 const char* headrace_isa() { return isa ? isa->name : nullptr; }
@@ -51,6 +58,29 @@ int64_t headrace_scratch(int32_t format, int64_t rows, int64_t inner) { return i
 
 void headrace_run(const Op* ops, int64_t count, const Step* step, int32_t threads) {
     const std::lock_guard<std::mutex> turn(turns);
-    if (!team || team->size() != threads) team = std::make_unique<Team>(threads);
-    isa->run(ops, count, *step, *team);
+    isa->run(ops, count, *step, team_of(threads));
+}
+
+void headrace_run_timed(const Op* ops, int64_t count, const Step* step, int32_t threads, int64_t* nanoseconds) {
+    const std::lock_guard<std::mutex> turn(turns);
+    Team& workers = team_of(threads);
+    for (int64_t i = 0; i < count; ++i) {
+        const auto began = std::chrono::steady_clock::now();
+        isa->run(ops + i, 1, *step, workers);
+        const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - began;
+        nanoseconds[ops[i].kind] += took.count();
+    }
+}
+
+uint64_t headrace_read(const void* from, int64_t bytes, int32_t threads) {
+    const std::lock_guard<std::mutex> turn(turns);
+    const auto* words = static_cast<const uint64_t*>(from);
+    const int64_t count = bytes / 8;
+    std::atomic<uint64_t> total{0};
+    team_of(threads).run([&](int rank) {
+        uint64_t sum = 0;
+        for (int64_t i = count * rank / threads; i < count * (rank + 1) / threads; ++i) sum += words[i];
+        total += sum;
+    });
+    return total;
 }

@@ -150,4 +150,10 @@ int64_t headrace_scratch(int32_t format, int64_t rows, int64_t inner);
 // Runs `count` operations in order on `threads` threads. Returns when all is done.
 // Runs of several callers take turns; a program, whose buffers are its own, is for one caller.
 void headrace_run(const Op* ops, int64_t count, const Step* step, int32_t threads);
+// The same, one operation after the other, each started and ended by itself. Adds to nanoseconds[kind] what those of
+// the kind took.
+void headrace_run_timed(const Op* ops, int64_t count, const Step* step, int32_t threads, int64_t* nanoseconds);
+// Reads `bytes` on `threads` threads and returns the sum of their 64-bit words: how fast memory can be read at all.
+// bytes: a multiple of 8.
+uint64_t headrace_read(const void* from, int64_t bytes, int32_t threads);
 }
