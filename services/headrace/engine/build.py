@@ -29,6 +29,7 @@ from headrace.engine.options import EngineOptions, PoolSize, model_digest, plan_
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.parallel import ALONE, Parallel
 from headrace.engine.replica import Replica
+from headrace.engine.runner import Runner
 from headrace.engine.sample import Sampler
 from headrace.engine.self_check import require_batch_invariance
 from headrace.engine.torch_runner import Model, TorchRunner
@@ -48,15 +49,26 @@ LOADERS: dict[str, Callable[[ModelConfig, Weights, int], Decoder]] = {
 }
 
 
-def build_engine(files: ModelFiles, vocabulary: Vocabulary, options: EngineOptions) -> Replica:
-    """A replica of one rank. Loads the model; takes seconds. Raises StartupError if it does not fit or is not
-    supported."""
+MakeRunner = Callable[[Model, PageMemory, PagedKv, Vocabulary], Runner]
+
+
+def make_runner(model: Model, pages: PageMemory, kv: PagedKv, vocabulary: Vocabulary) -> TorchRunner:
+    return TorchRunner(model, pages, kv, Sampler(vocabulary))
+
+
+def build_engine(
+    files: ModelFiles, vocabulary: Vocabulary, options: EngineOptions, runner: MakeRunner = make_runner
+) -> Replica:
+    """A replica of one rank. Loads the model; takes seconds. runner: what its steps are run by.
+
+    Raises StartupError if it does not fit or is not supported.
+    """
     if options.threads:
         torch.set_num_threads(options.threads)
     size = plan(files, options)
     model = load_model(files, DTYPES[size.layout.dtype], size.max_model_len)
     pages = PageMemory(size.layout, size.num_blocks)
-    return assemble(files, vocabulary, options, size, model=model, pages=pages)
+    return assemble(files, vocabulary, options, size, model=model, pages=pages, runner=runner)
 
 
 def plan(files: ModelFiles, options: EngineOptions) -> PoolSize:
@@ -77,6 +89,7 @@ def assemble(
     *,
     model: Model,
     pages: PageMemory,
+    runner: MakeRunner = make_runner,
 ) -> Replica:
     """The replica around rank 0's `model`. Raises StartupError if it cannot be what the options promise."""
     layout = replace(size.layout, kv_heads=size.layout.kv_heads // len(pages.shares))
@@ -104,7 +117,7 @@ def assemble(
     return Replica(
         info,
         vocabulary,
-        TorchRunner(model, pages, kv, Sampler(vocabulary)),
+        runner(model, pages, kv, vocabulary),
         token_budget=options.max_num_batched_tokens,
         prefix_caching=options.enable_prefix_caching,
     )

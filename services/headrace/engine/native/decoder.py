@@ -4,7 +4,8 @@ Owns the arrays that a step hands to C++. Its bits depend on a sequence's own to
 with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from headrace.engine.batch import Batch
 from headrace.engine.native.compile import Compiled
 from headrace.engine.ops import PagedKv
 from headrace.engine.runner import Span
-from headrace_kernels.native import Step
+from headrace_kernels.native import Program, Step
 
 
 class NativeDecoder:
@@ -25,6 +26,11 @@ class NativeDecoder:
         self._compiled = compiled
         self._block_tokens = block_tokens
         self._threads = threads
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All that a step runs."""
+        return self._compiled.layers, self._compiled.head
 
     def forward(self, batch: Batch, kv: PagedKv) -> Tensor:
         """The states are good until the next call."""
@@ -45,17 +51,30 @@ class NativeDecoder:
 
 def step_arrays(spans: Sequence[Span], block_tokens: int) -> tuple[npt.NDArray[np.integer], ...]:
     """ids, positions, slots [token]; first row, rows [sequence]; table [sequence, blocks], as Step wants them."""
-    counts = np.array([span.count for span in spans], dtype=np.int32)
-    first = (np.cumsum(counts) - counts).astype(np.int32)
-    table = np.zeros((len(spans), max(len(span.blocks) for span in spans)), dtype=np.int32)
-    for row, span in enumerate(spans):
-        table[row, : len(span.blocks)] = span.blocks
-    ids = np.concatenate([span.tokens[span.start : span.start + span.count] for span in spans]).astype(np.int32)
-    starts = np.array([span.start for span in spans], dtype=np.int32)
+    starts, counts = np.array([(span.start, span.count) for span in spans], dtype=np.int32).T.copy()
+    first = np.cumsum(counts, dtype=np.int32) - counts
+    table = _table([span.blocks for span in spans])
+    ids = np.fromiter(_ids(spans), dtype=np.int32, count=int(counts.sum()))
     sequence = np.repeat(np.arange(len(spans)), counts)
-    positions = (np.arange(len(ids)) - first[sequence] + starts[sequence]).astype(np.int32)
-    blocks = table[sequence, positions // block_tokens].astype(np.int64)
-    return ids, positions, blocks * block_tokens + positions % block_tokens, first, counts, table
+    positions = np.arange(len(ids), dtype=np.int32) + (starts - first)[sequence]
+    slots = table[sequence, positions // block_tokens].astype(np.int64) * block_tokens + positions % block_tokens
+    return ids, positions, slots, first, counts, table
+
+
+def _table(blocks: Sequence[list[int]]) -> npt.NDArray[np.int32]:
+    """The lists as rows, filled up with zeros."""
+    sizes = [len(row) for row in blocks]
+    width = max(sizes)
+    padded = chain.from_iterable(chain(row, repeat(0, width - size)) for row, size in zip(blocks, sizes, strict=True))
+    return np.fromiter(padded, dtype=np.int32, count=len(sizes) * width).reshape(len(sizes), width)
+
+
+def _ids(spans: Sequence[Span]) -> Iterator[int]:
+    for span in spans:
+        if span.count == 1:
+            yield span.tokens[span.start]
+        else:
+            yield from span.tokens[span.start : span.start + span.count]
 
 
 def _addresses(arrays: Sequence[npt.NDArray[np.integer]]) -> list[int]:
