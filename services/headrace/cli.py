@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
     "router": (config.RouterConfig, "headrace.bootstrap.frontend:run_router"),
     "worker": (config.WorkerConfig, "headrace.bootstrap.worker:run"),
     "placement": (config.PlacementConfig, "headrace.bootstrap.placement:run"),
+    "bench": (config.BenchConfig, "headrace.bootstrap.bench:run"),
     "config": (config.CheckConfig, "headrace.bootstrap.check:run"),
     "chat": (config.ChatConfig, "headrace.bootstrap.terminal:run_chat"),
     "status": (config.StatusConfig, "headrace.bootstrap.terminal:run_status"),
