@@ -1,10 +1,11 @@
-"""A batch: the spans of one step as tensors, made once and used by every layer.
+"""A batch: the spans of one step, and the tensors of it that torch's layers use.
 
 Owns the translation from pages and positions to rows of the KV tensors. It knows no weights and computes no attention.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import torch
@@ -17,39 +18,48 @@ from headrace.engine.rows import padded_rows
 from headrace.engine.runner import Span
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
-    """tokens: real ones, the first of `rows` rows. ids: [rows]; positions: [tokens].
+    """tokens: real ones, the first of `rows` rows. page_multiple: contexts' pages are filled up to a multiple of it.
 
-    contexts: the attention calls that cover all tokens. spans: what it was made of.
+    A tensor is made when it is first asked for, once for all layers: who computes from the spans alone pays for none.
     """
 
     spans: list[Span]
     tokens: int
     rows: int
-    ids: Tensor
-    positions: Tensor
-    slots: ops.Slots
-    contexts: list[ops.Context]
+    layout: KvLayout
+    page_multiple: int
+
+    @cached_property
+    def ids(self) -> Tensor:
+        """[rows]"""
+        ids = list(chain.from_iterable(span.tokens[span.start : span.start + span.count] for span in self.spans))
+        return torch.tensor(ids + [0] * (self.rows - len(ids)))
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """[tokens]"""
+        return torch.tensor(_positions(self.spans))
+
+    @cached_property
+    def slots(self) -> ops.Slots:
+        return _slots(self.spans, _positions(self.spans), self.layout)
+
+    @cached_property
+    def contexts(self) -> list[ops.Context]:
+        """The attention calls that cover all tokens."""
+        return list(_contexts(self.spans, self.layout, self.page_multiple))
 
 
 def make_batch(spans: list[Span], layout: KvLayout, page_multiple: int = 1) -> Batch:
-    """Spans of one token must come first: they are attended to in one call, longer ones in one call each.
+    """Spans of one token must come first: they are attended to in one call, longer ones in one call each."""
+    tokens = sum(span.count for span in spans)
+    return Batch(spans, tokens, padded_rows(tokens), layout, page_multiple)
 
-    page_multiple: the contexts' pages are filled up to a multiple of it.
-    """
-    ids = list(chain.from_iterable(span.tokens[span.start : span.start + span.count] for span in spans))
-    positions = list(chain.from_iterable(range(span.start, span.start + span.count) for span in spans))
-    rows = padded_rows(len(ids))
-    return Batch(
-        spans=spans,
-        tokens=len(ids),
-        rows=rows,
-        ids=torch.tensor(ids + [0] * (rows - len(ids))),
-        positions=torch.tensor(positions),
-        slots=_slots(spans, positions, layout),
-        contexts=list(_contexts(spans, layout, page_multiple)),
-    )
+
+def _positions(spans: list[Span]) -> list[int]:
+    return list(chain.from_iterable(range(span.start, span.start + span.count) for span in spans))
 
 
 def _slots(spans: list[Span], positions: list[int], layout: KvLayout) -> ops.Slots:

@@ -4,8 +4,7 @@ Owns the arrays that a step hands to C++. Its bits depend on a sequence's own to
 with.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -51,30 +50,17 @@ class NativeDecoder:
 
 def step_arrays(spans: Sequence[Span], block_tokens: int) -> tuple[npt.NDArray[np.integer], ...]:
     """ids, positions, slots [token]; first row, rows [sequence]; table [sequence, blocks], as Step wants them."""
-    starts, counts = np.array([(span.start, span.count) for span in spans], dtype=np.int32).T.copy()
+    counts = np.array([span.count for span in spans], dtype=np.int32)
+    starts = np.array([span.start for span in spans], dtype=np.int32)
+    table = np.zeros((len(spans), max(len(span.blocks) for span in spans)), dtype=np.int32)
+    for row, span in enumerate(spans):
+        table[row, : len(span.blocks)] = span.blocks
+    ids = np.array([token for span in spans for token in span.tokens[span.start : span.start + span.count]], np.int32)
     first = np.cumsum(counts, dtype=np.int32) - counts
-    table = _table([span.blocks for span in spans])
-    ids = np.fromiter(_ids(spans), dtype=np.int32, count=int(counts.sum()))
     sequence = np.repeat(np.arange(len(spans)), counts)
     positions = np.arange(len(ids), dtype=np.int32) + (starts - first)[sequence]
-    slots = table[sequence, positions // block_tokens].astype(np.int64) * block_tokens + positions % block_tokens
-    return ids, positions, slots, first, counts, table
-
-
-def _table(blocks: Sequence[list[int]]) -> npt.NDArray[np.int32]:
-    """The lists as rows, filled up with zeros."""
-    sizes = [len(row) for row in blocks]
-    width = max(sizes)
-    padded = chain.from_iterable(chain(row, repeat(0, width - size)) for row, size in zip(blocks, sizes, strict=True))
-    return np.fromiter(padded, dtype=np.int32, count=len(sizes) * width).reshape(len(sizes), width)
-
-
-def _ids(spans: Sequence[Span]) -> Iterator[int]:
-    for span in spans:
-        if span.count == 1:
-            yield span.tokens[span.start]
-        else:
-            yield from span.tokens[span.start : span.start + span.count]
+    blocks = table[sequence, positions // block_tokens].astype(np.int64)
+    return ids, positions, blocks * block_tokens + positions % block_tokens, first, counts, table
 
 
 def _addresses(arrays: Sequence[npt.NDArray[np.integer]]) -> list[int]:
