@@ -20,11 +20,12 @@ from headrace.engine.weights.load import DTYPES
 
 _ROOT = root_hash(b"bench")
 _FIRST_ID, _STRIDE = 3, 7919
+_WARM = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured. prompts: of each length, after one to warm up. steps: of decode, after `warm` ones;
+    """How much is measured. prompts: of each length, after a short one. steps: of decode, after `warm` ones;
     detailed: further ones, in which operations are timed one by one."""
 
     prompts: int = 3
@@ -58,7 +59,7 @@ class Driver:
 
     def prefill(self, length: int) -> Timed:
         """A prompt of `length` tokens, alone, in pieces as large as a step allows."""
-        self._prompt(length)
+        self._prompt(min(length, _WARM))
         self._runner.take_steps()
         repeats = []
         for _ in range(self._effort.prompts):

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from headrace.bench.arithmetic import Matrices, Shape, matrices_of
-from headrace.bench.ceilings import measure_ceilings
-from headrace.bench.drive import Driver, Effort
+from headrace.bench.ceilings import higher, measure_ceilings
+from headrace.bench.drive import Driver, Effort, Timed
 from headrace.bench.machine import this_machine
-from headrace.bench.report import Limits, Report, Row, as_json, print_report, row_of
+from headrace.bench.report import Case, Limits, Report, as_json, print_report, row_of
 from headrace.bench.watched_runner import WatchedRunner
 from headrace.core.blocks import blocks_for
 from headrace.core.errors import StartupError
@@ -91,32 +91,33 @@ def _fitted(bench: EngineBench, config: ModelConfig) -> EngineBench:
 def _measured(bench: EngineBench, files: ModelFiles, progress: Progress) -> Report:
     options, dtype = bench.options, bench.options.resolved_dtype
     threads = options.threads or len(os.sched_getaffinity(0))
-    pairs = [(batch, context) for context in bench.contexts for batch in bench.batches]
-    task = progress.add_task("ceilings", total=2 + len(bench.prompts) + len(pairs))
-    ceilings = measure_ceilings(threads, DTYPES[dtype])
+    cases = [*(Case("prefill", 1, length) for length in bench.prompts)]
+    cases += [Case("decode", batch, context) for context in bench.contexts for batch in bench.batches]
+    task = progress.add_task("ceilings", total=3 + len(cases))
+    machine, before = this_machine(), measure_ceilings(threads, DTYPES[dtype])
     progress.update(task, advance=1, description="engine")
     driver, runner = _driver(files, options, bench.effort)
+    timed: list[tuple[Case, Timed]] = []
+    for case in cases:
+        progress.update(task, advance=1, description=f"{case.work} {case.batch} x {case.context}")
+        prompt = case.work == "prefill"
+        timed.append((case, driver.prefill(case.context) if prompt else driver.decode(case.batch, case.context)))
+    progress.update(task, advance=1, description="ceilings")
+    # Once more, for the machine may have been slower before than it was meanwhile.
+    ceilings = higher(before, measure_ceilings(threads, DTYPES[dtype]))
     shape = Shape.of(files.config, _matrices(files.config, runner.matrices, DTYPE_BYTES[dtype]), DTYPE_BYTES[dtype])
     formats = sorted({matrix.format for matrix in runner.matrices})
     limits = Limits(ceilings.bandwidth, ceilings.product_rate(not _INTEGERS.isdisjoint(formats)))
-    rows: list[Row] = []
-    for length in bench.prompts:
-        progress.update(task, advance=1, description=f"prefill {length}")
-        rows.append(row_of("prefill", 1, length, timed=driver.prefill(length), shape=shape, limits=limits))
-    for batch, context in pairs:
-        progress.update(task, advance=1, description=f"decode {batch} x {context}")
-        timed = driver.decode(batch, context)
-        rows.append(row_of("decode", batch, context, timed=timed, shape=shape, limits=limits))
     return Report(
         model=files.name,
         kernels=f"native {native.instruction_set()}" if runner.programs else "torch",
         dtype=dtype,
         formats=[each.name.lower() for each in formats] or [dtype],
         threads=threads,
-        machine=this_machine(),
+        machine=machine,
         ceilings=ceilings,
         limits=limits,
-        rows=rows,
+        rows=[row_of(case, measured, shape, limits) for case, measured in timed],
     )
 
 

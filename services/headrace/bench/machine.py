@@ -29,12 +29,9 @@ class Machine:
     load: float
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         sets = ", ".join(self.instructions) or "no vector instructions that are known here"
-        return (
-            f"{self.cores} cores of {self.processor} ({sets}), {self.memory_gib:.0f} GiB of memory,"
-            f" load {self.load:.1f}"
-        )
+        return f"{self.cores} cores of {self.processor} ({sets}), {self.memory_gib:.0f} GiB of memory"
 
 
 def this_machine() -> Machine:

@@ -5,6 +5,7 @@ Owns the arithmetic from times to fractions of the ceilings. It measures nothing
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -18,10 +19,19 @@ _MS, _MB, _G = 1e3, 1e6, 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One kind of step. tokens: that a step computes, on average, as are all figures "per step".
+class Case:
+    """One kind of step. work: "prefill" or "decode". batch: sequences. context: tokens before each answer, or the
+    prompt's length."""
 
-    batch: sequences of a step. context: tokens of each that stood in its pages before, of a prompt at its last step.
+    work: str
+    batch: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The figures of one case, those of a step on average. tokens: that a step computes. bytes: by what moves them.
+
     ms: of a step. spent_ms: where they go; measured in steps whose operations run one by one, which take
     `detailed_ms`. of_bandwidth, of_products: of the machine's ceilings. bound: the ceiling that is nearer.
     """
@@ -72,7 +82,7 @@ class Report:
     rows: Sequence[Row]
 
 
-def row_of(work: str, batch: int, context: int, *, timed: Timed, shape: Shape, limits: Limits) -> Row:
+def row_of(case: Case, timed: Timed, shape: Shape, limits: Limits) -> Row:
     count, seconds = len(timed.steps), sum(timed.seconds)
     moved = [traffic(shape, step) for step in timed.steps]
     done = sum(operations(shape, step) for step in timed.steps)
@@ -81,9 +91,9 @@ def row_of(work: str, batch: int, context: int, *, timed: Timed, shape: Shape, l
     parts = ("weights", "kv_read", "kv_written", "logits", "total")
     tokens = sum(step.tokens for step in timed.steps)
     return Row(
-        work=work,
-        batch=batch,
-        context=context,
+        work=case.work,
+        batch=case.batch,
+        context=case.context,
         steps=count,
         tokens=tokens / count,
         ms=seconds / count * _MS,
@@ -109,11 +119,22 @@ def as_json(report: Report) -> dict[str, object]:
     return asdict(report)
 
 
+def from_json(data: Mapping[str, Any]) -> Report:
+    """The inverse of `as_json`."""
+    parts = {
+        "machine": Machine(**{**data["machine"], "instructions": tuple(data["machine"]["instructions"])}),
+        "ceilings": Ceilings(**data["ceilings"]),
+        "limits": Limits(**data["limits"]),
+        "rows": [Row(**row) for row in data["rows"]],
+    }
+    return Report(**{**data, **parts})
+
+
 def print_report(report: Report, console: Console) -> None:
     for line in head(report):
         console.print(line, highlight=False)
     for header, rows in (figures(report), shares(report)):
-        table = Table(*header, box=None, pad_edge=False)
+        table = Table(*header, box=None, pad_edge=False, collapse_padding=True)
         for column in table.columns[1:]:
             column.justify = "right"
         for column in table.columns:
@@ -124,6 +145,11 @@ def print_report(report: Report, console: Console) -> None:
         console.print(table)
 
 
+def shown(number: float) -> str:
+    """With three digits, or all before the point."""
+    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
+
+
 def head(report: Report) -> list[str]:
     """The model, the machine and its ceilings, a sentence each."""
     ceilings = report.ceilings
@@ -131,7 +157,7 @@ def head(report: Report) -> list[str]:
     return [
         f"{report.model}: weights {', '.join(report.formats)}, KV {report.dtype}, {report.kernels} kernels,"
         f" {report.threads} threads",
-        f"Machine: {report.machine.sentence}.",
+        f"Machine: {report.machine.words}; load {report.machine.load:.1f}.",
         f"Memory: read {ceilings.read / _G:.1f} GB/s, copied {ceilings.copy / _G:.1f} GB/s; fractions are of"
         f" {report.limits.bandwidth / _G:.1f}.",
         f"Products, 10^9 operations/s: {products}; fractions are of {report.limits.products / _G:.0f}.",
@@ -143,14 +169,14 @@ Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 def figures(report: Report) -> Cells:
     """Header and rows: what a step takes, and how near it is to the ceilings."""
-    header = ("a step of", "ms", "tokens/s", "MB", "GFLOP", "of memory", "of products", "nearer")
+    header = ("a step of", "ms", "tokens/s", "MB", "GFLOP", "memory", "products", "nearer")
     return header, [
         (
             row.name,
-            f"{row.ms:.2f}",
+            shown(row.ms),
             f"{row.tokens_per_s:.0f}",
-            f"{row.bytes['total'] / _MB:.1f}",
-            f"{row.operations / _G:.2f}",
+            shown(row.bytes["total"] / _MB),
+            shown(row.operations / _G),
             f"{row.of_bandwidth:.2f}",
             f"{row.of_products:.2f}",
             row.bound,
@@ -163,5 +189,5 @@ def shares(report: Report) -> Cells:
     """Header and rows: where a step's milliseconds go, in the order of the first row."""
     names = list(dict.fromkeys(name for row in report.rows for name in row.spent_ms))
     return ("ms in", *names), [
-        (row.name, *(f"{row.spent_ms.get(name, 0.0):.2f}" for name in names)) for row in report.rows
+        (row.name, *(shown(row.spent_ms.get(name, 0.0)) for name in names)) for row in report.rows
     ]

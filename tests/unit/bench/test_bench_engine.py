@@ -52,59 +52,79 @@ def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headrace.bench.engine, "measure_ceilings", lambda *_: Ceilings(1e12, 1e12, products))
 
 
-def _command(model: Path, *flags: str) -> Mapping[str, Any]:
-    """The report of the command as a user runs it."""
-    command = [sys.executable, "-m", "headrace.cli", "bench", "engine", "--model", str(model), "--json", *flags]
-    done = subprocess.run([*command, "--cache-dir", str(model.parent)], capture_output=True, timeout=100, check=True)
-    report: Mapping[str, Any] = json.loads(done.stdout)
+def test_the_command_measures_what_it_was_asked(model: Path) -> None:
+    """As a user runs it, machine's ceilings and all."""
+    flags = ("--quantization", "int4") if NATIVE else ()
+    command = [sys.executable, "-m", "headrace.cli", "bench", "engine", "--model", str(model), "--json", *FLAGS]
+    done = subprocess.run(
+        [*command, *flags, "--cache-dir", str(model.parent)], capture_output=True, timeout=110, check=True
+    )
+    report = json.loads(done.stdout)
+    ceilings = report["ceilings"]
+    assert min(ceilings["read"], ceilings["copy"], *ceilings["products"].values()) > 0
+    assert report["limits"] == {
+        "bandwidth": max(ceilings["read"], ceilings["copy"]),
+        "products": max(ceilings["products"].values()) if NATIVE else ceilings["products"]["torch float32"],
+    }
+    _require_possible(report, "int4" if NATIVE else "bfloat16", KINDS if NATIVE else {"torch"})
+
+
+@pytest.mark.parametrize("kernels", ["native", "torch"])
+def test_all_figures_are_there_whoever_computes(
+    kernels: str, model: Path, quick_ceilings: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if kernels == "native" and not NATIVE:
+        pytest.skip("the native kernels are not built")
+    report = _reported(capsys, model, "--kernels", kernels)
+    assert report["limits"] == {"bandwidth": 1e12, "products": 1e12}
+    formats, kinds = ("bf16", KINDS) if kernels == "native" else ("bfloat16", {"torch"})
+    _require_possible(report, formats, kinds)
+
+
+def _reported(capsys: pytest.CaptureFixture[str], model: Path, *flags: str) -> Mapping[str, Any]:
+    command = ["bench", "engine", "--model", str(model), "--json", *FLAGS, *flags]
+    assert main([*command, "--cache-dir", str(model.parent)]) == 0
+    report: Mapping[str, Any] = json.loads(capsys.readouterr().out)
     return report
 
 
-@pytest.mark.parametrize("flags", [(), ("--quantization", "int4")], ids=["bfloat16", "int4"])
-def test_the_command_measures_what_it_was_asked(model: Path, flags: tuple[str, ...]) -> None:
-    if flags and not NATIVE:
-        pytest.skip("the native kernels are not built")
-    report = _command(model, *FLAGS, *flags)
+def _require_possible(report: Mapping[str, Any], weights: str, kinds: set[str]) -> None:
     rows = report["rows"]
     wanted = [("prefill", 1, 16), ("prefill", 1, 200), ("decode", 1, 20), ("decode", 3, 20)]
     assert [(row["work"], row["batch"], row["context"]) for row in rows] == wanted
-    assert report["dtype"] == "bfloat16"
-    assert report["formats"] == (["int4"] if flags else ["bf16" if NATIVE else "bfloat16"])
-    assert min(report["ceilings"]["read"], report["ceilings"]["copy"], *report["ceilings"]["products"].values()) > 0
-    assert report["limits"]["bandwidth"] == max(report["ceilings"]["read"], report["ceilings"]["copy"])
+    assert (report["dtype"], report["formats"], report["threads"]) == ("bfloat16", [weights], 1)
     for row in rows:
         assert 0 < row["of_bandwidth"] <= 1.2
         assert 0 < row["of_products"] <= 1.2
         assert row["tokens_per_s"] == pytest.approx(row["tokens"] / row["ms"] * 1e3)
         assert sum(row["spent_ms"].values()) == pytest.approx(row["detailed_ms"])
-        assert set(row["spent_ms"]) == {*(KINDS if NATIVE else {"torch"}), "sampling", "python"}
+        assert set(row["spent_ms"]) == {*kinds, "sampling", "python"}
 
 
-def test_weights_are_counted_as_they_are_packed(model: Path, quick_ceilings: None, capsys: Any) -> None:
-    sizes = {}
-    for quantization in ("", "int4") if NATIVE else ("",):
-        flags = ("--quantization", quantization) if quantization else ()
-        command = ["bench", "engine", "--model", str(model), "--json", *FLAGS, *flags]
-        assert main([*command, "--cache-dir", str(model.parent)]) == 0
-        (*_, row) = json.loads(capsys.readouterr().out)["rows"]
-        sizes[quantization] = row["bytes"]["weights"]
+def test_weights_are_counted_as_they_are_packed(
+    model: Path, quick_ceilings: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = _reported(capsys, model)["rows"][-1]["bytes"]["weights"]
     # The vocabulary is no multiple of the tiles that a matrix is packed in, so the head takes a little more.
-    assert 1.0 <= sizes[""] / (2 * (LAYER_VALUES + _vocabulary(model) * WIDTH)) < 1.1
+    assert 1.0 <= plain / (2 * (LAYER_VALUES + _vocabulary(model) * WIDTH)) < 1.1
     if NATIVE:
-        assert sizes["int4"] / sizes[""] == pytest.approx(0.625 / 2)
+        rounded = _reported(capsys, model, "--quantization", "int4")
+        assert rounded["rows"][-1]["bytes"]["weights"] / plain == pytest.approx(0.625 / 2)
+        assert rounded["limits"]["products"] == 2e12
 
 
 def _vocabulary(model: Path) -> int:
     return resolve(str(model), model.parent).config.vocab_size
 
 
-def test_people_get_tables(model: Path, quick_ceilings: None, capsys: Any) -> None:
+def test_people_get_tables(model: Path, quick_ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["bench", "engine", "--model", str(model), "--kernels", "torch", *FLAGS]
     assert main([*command, "--cache-dir", str(model.parent)]) == 0
     out = capsys.readouterr().out
     assert "weights bfloat16, KV bfloat16, torch kernels, 1 threads" in out
-    starts = [line.split("  ")[0] for line in out.splitlines() if line.startswith(("prefill", "decode"))]
-    assert starts == 2 * ["prefill 16", "prefill 200 in 2", "decode 1 x 20", "decode 3 x 20"]
+    names = ["prefill 16 ", "prefill 200 in 2 ", "decode 1 x 20 ", "decode 3 x 20 "]
+    rows = [line for line in out.splitlines() if line.startswith(("prefill", "decode"))]
+    assert all(row.startswith(name) for row, name in zip(rows, 2 * names, strict=True))
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -116,7 +136,9 @@ def test_people_get_tables(model: Path, quick_ceilings: None, capsys: Any) -> No
         (("--batch", "0"), "greater than 0"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(model: Path, flags: tuple[str, str], sentence: str, capsys: Any) -> None:
+def test_what_cannot_be_measured_is_refused(
+    model: Path, flags: tuple[str, str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ["bench", "engine", "--model", str(model), "--cache-dir", str(model.parent), "--batch", "1"]
     assert main([*command, "--context", "8", "--prefill", "8", *flags]) == 2
     assert sentence in capsys.readouterr().err
