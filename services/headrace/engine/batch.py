@@ -6,7 +6,7 @@ Owns the translation from pages and positions to rows of the KV tensors. It know
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor
@@ -51,6 +51,11 @@ class Batch:
         """The attention calls that cover all tokens."""
         return list(_contexts(self.spans, self.layout, self.page_multiple))
 
+    @cached_property
+    def launch(self) -> ops.Launch:
+        """The same for one launch that covers them all."""
+        return _launch(self.spans, self.rows)
+
 
 def make_batch(spans: list[Span], layout: KvLayout, page_multiple: int = 1) -> Batch:
     """Spans of one token must come first: they are attended to in one call, longer ones in one call each."""
@@ -94,3 +99,14 @@ def _context(first: int, spans: list[Span], layout: KvLayout, page_multiple: int
     gather = (table[None, :, None, :] * layout.kv_heads + head) * 2 + side
     last = torch.tensor([span.start for span in spans])[:, None] + torch.arange(rows)
     return ops.Context(first, len(spans), rows, table, last[:, -1] + 1, gather.flatten(), last)
+
+
+def _launch(spans: list[Span], rows: int) -> ops.Launch:
+    width = max(len(span.blocks) for span in spans)
+    positions = _positions(spans)
+    return ops.Launch(
+        table=torch.tensor([span.blocks + [0] * (width - len(span.blocks)) for span in spans], dtype=torch.int32),
+        first_row=torch.tensor([0, *accumulate(span.count for span in spans)], dtype=torch.int32),
+        positions=torch.tensor(positions + [-1] * (rows - len(positions)), dtype=torch.int32),
+        several=any(span.count > 1 for span in spans),
+    )
