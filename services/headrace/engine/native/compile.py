@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from headrace.engine.models.decoder import Decoder, Layer
 from headrace.engine.models.feed_forward import FeedForward
 from headrace.engine.models.norms import RmsNorm
-from headrace.engine.native.formats import STORED, packed_format
 from headrace.engine.ops import PagedKv
-from headrace.engine.weights.stored import StoredMatrices
 from headrace_kernels import native
 from headrace_kernels.native import (
     Activation,
@@ -64,39 +61,19 @@ class Compiled:
     vocabulary: int
 
 
-def compile_decoder(
-    decoder: Decoder,
-    kv: PagedKv,
-    rows: int,
-    quantization: str | None = None,
-    *,
-    stored: StoredMatrices | None = None,
-    threads: int = 1,
-) -> Compiled:
-    """For steps of up to `rows` tokens over the pages of `kv`. quantization: as in EngineOptions.
+def compile_decoder(decoder: Decoder, kv: PagedKv, rows: int, weights: Format | None = None) -> Compiled:
+    """For steps of up to `rows` tokens over the pages of `kv`. weights: of the matrices; None keeps the model's own.
 
-    stored: where the matrices stand that are placeholders in `decoder`. threads: that pack. `decoder` is used up: each
-    of its matrices is freed as it is packed. Raises StartupError for a broken file.
+    `decoder` is used up: each of its matrices is freed as it is packed.
     """
-    return _Compiler(decoder, kv, rows, quantization, stored or StoredMatrices(), threads).compile()
+    return _Compiler(decoder, kv, rows, weights).compile()
 
 
 class _Compiler:
-    def __init__(
-        self,
-        decoder: Decoder,
-        kv: PagedKv,
-        rows: int,
-        quantization: str | None,
-        stored: StoredMatrices,
-        threads: int,
-    ) -> None:
+    def __init__(self, decoder: Decoder, kv: PagedKv, rows: int, weights: Format | None) -> None:
         self._decoder, self._kv, self._rows = decoder, kv, rows
-        self._own, self._quantization = _FLOATS[decoder.embedding.table.dtype], quantization
-        self._stored, self._threads = stored, threads
+        self._weights = _FLOATS[decoder.embedding.table.dtype] if weights is None else weights
         self._kept: list[object] = []
-        self._packed: dict[int, Packed] = {}
-        self._rooms: dict[Format, Tensor | None] = {}
         heads = decoder.layers[0].attention.heads
         hidden, inner = decoder.embedding.table.shape[1], self._feed_forward(decoder.layers[0]).down.shape[1]
         buffer = partial(self._buffer, rows)
@@ -104,7 +81,7 @@ class _Compiler:
         self._states = buffer((heads.queries + 2 * heads.keys) * heads.dim)
         self._queries, self._attended = buffer(heads.queries * heads.dim), buffer(heads.queries * heads.dim)
         self._gate_up, self._inner = buffer(2 * inner), buffer(inner)
-        self._widest = max(hidden, inner, heads.queries * heads.dim)
+        self._scratch = native.scratch(self._weights, rows, max(hidden, inner, heads.queries * heads.dim))
         self._ropes = [
             (self._floats(one.cosines), self._floats(one.sines), one.cosines.shape[-1]) for one in decoder.ropes
         ]
@@ -119,9 +96,9 @@ class _Compiler:
         return Compiled(layers, last, self._hidden, self._gathered, self._decoder.head.vocabulary)
 
     def _embed(self) -> Embed:
-        table = self._decoder.embedding.table
-        packed, scale = self._pack(table), float(torch.tensor(self._decoder.embedding.scale, dtype=table.dtype))
-        return Embed(packed.address, self._hidden.data_ptr(), packed.inner, scale, packed.format)
+        table = self._keep(self._decoder.embedding.table)
+        scale = float(torch.tensor(self._decoder.embedding.scale, dtype=table.dtype))
+        return Embed(table.data_ptr(), self._hidden.data_ptr(), table.shape[1], scale, _FLOATS[table.dtype])
 
     def _attention(self, layer: Layer, index: int) -> list[Operation]:
         attention, pages = layer.attention, self._kv.pages[index]
@@ -165,11 +142,11 @@ class _Compiler:
 
     def _head(self) -> Head:
         head = self._decoder.head
-        packed = self._pack(head.rows)
+        packed = self._keep(Packed.of(head.rows[: head.vocabulary], self._weights))
         weight, eps = self._norm_weight(self._decoder.norm)
         gathered, normed = self._gathered.data_ptr(), self._normed.data_ptr()
-        shape, room = (packed.inner, packed.columns), self._room(packed.format)
-        return Head(gathered, weight, normed, packed.address, room, *shape, eps, head.softcap, packed.format)
+        shape = (packed.inner, packed.columns)
+        return Head(gathered, weight, normed, packed.address, self._room(), *shape, eps, head.softcap, packed.format)
 
     def _norm(self, norm: RmsNorm, source: Tensor, out: Tensor, *, add: bool = False) -> Norm:
         weight, eps = self._norm_weight(norm)
@@ -179,36 +156,17 @@ class _Compiler:
         return self._floats(norm.weight), norm.eps
 
     def _linear(self, source: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, add: bool = False) -> Linear:
-        packed = self._pack(weight)
-        addresses = (source.data_ptr(), packed.address, self._floats(bias), out.data_ptr(), self._room(packed.format))
+        packed = self._keep(Packed.of(weight, self._weights))
+        weight.untyped_storage().resize_(0)  # a model is loaded once, not twice
+        addresses = (source.data_ptr(), packed.address, self._floats(bias), out.data_ptr(), self._room())
         return Linear(*addresses, packed.columns, packed.inner, packed.format, add)
-
-    def _pack(self, weight: Tensor) -> Packed:
-        """Once, though an embedding and a head may be one matrix."""
-        if id(weight) in self._packed:
-            return self._packed[id(weight)]
-        matrix = self._stored.of(weight)
-        format = packed_format(self._quantization, self._own, matrix)
-        if matrix is None:
-            packed = Packed.of(weight, format, self._threads)
-            weight.untyped_storage().resize_(0)  # a model is loaded once, not twice
-        else:
-            with matrix.rows() as (addresses, encodings):
-                stored = np.array([STORED[encoding] for encoding in encodings], dtype=np.int32)
-                packed = Packed.of_rows(addresses, stored, matrix.columns, format, self._threads)
-        self._packed[id(weight)] = packed
-        return self._keep(packed)
 
     def _floats(self, tensor: Tensor | None) -> int | None:
         """Address of a copy as float32."""
         return None if tensor is None else self._keep(tensor.float().contiguous()).data_ptr()
 
-    def _room(self, format: Format) -> int | None:
-        """Address of the scratch that products in `format` share."""
-        if format not in self._rooms:
-            self._rooms[format] = self._keep(native.scratch(format, self._rows, self._widest))
-        room = self._rooms[format]
-        return None if room is None else room.data_ptr()
+    def _room(self) -> int | None:
+        return None if self._scratch is None else self._keep(self._scratch).data_ptr()
 
     def _buffer(self, rows: int, width: int) -> Tensor:
         return self._keep(torch.zeros(rows, width))
