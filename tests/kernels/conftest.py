@@ -26,6 +26,9 @@ def _import_kernels() -> None:
     import headrace_kernels.rope  # noqa: F401
 
 
+if not INTERPRETED:
+    # Without it cuBLAS refuses to work while _poisoned_scratch asks for deterministic algorithms.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 if INTERPRETED:
     if "triton" in sys.modules:
         raise pytest.UsageError("Something imported triton before tests/kernels could switch its interpreter on.")
