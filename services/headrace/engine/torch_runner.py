@@ -86,7 +86,7 @@ class TorchRunner:
             for start in range(0, len(known), _SCORED_ROWS):
                 piece = known[start : start + _SCORED_ROWS]
                 rows = list(range(first + start, first + start + len(piece)))
-                scored += score(self._logits(hidden, rows), piece, span.score)
+                scored += score(self._logits(hidden, rows), piece, span.score, self._sampler.rows)
         except HeadraceError as error:
             return error
         return Drawn(drawn.token, drawn.logprob, tuple(scored))
