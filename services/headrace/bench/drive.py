@@ -26,12 +26,14 @@ _WARM = 64
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much is measured. prompts: of each length, after a short one. steps: of decode, after `warm` ones;
-    detailed: further ones, in which operations are timed one by one."""
+    detailed: further ones, in which operations are timed one by one. enough_s: what was measured for this long is not
+    repeated again."""
 
     prompts: int = 3
     warm: int = 2
     steps: int = 12
     detailed: int = 4
+    enough_s: float = 4.0
 
     @property
     def decoded(self) -> int:
@@ -51,18 +53,19 @@ class Timed:
 
 
 class Driver:
-    """runner: the one that runs the engine's steps."""
+    """runner: the one that runs the engine's steps. vocabulary: how many token ids there are."""
 
-    def __init__(self, engine: Engine, runner: WatchedRunner, effort: Effort) -> None:
-        self._engine, self._runner, self._effort = engine, runner, effort
+    def __init__(self, engine: Engine, runner: WatchedRunner, vocabulary: int, effort: Effort) -> None:
+        self._engine, self._runner, self._vocabulary, self._effort = engine, runner, vocabulary, effort
         self._jobs = 0
 
     def prefill(self, length: int) -> Timed:
         """A prompt of `length` tokens, alone, in pieces as large as a step allows."""
         self._prompt(min(length, _WARM))
         self._runner.take_steps()
-        repeats = []
-        for _ in range(self._effort.prompts):
+        repeats: list[list[float]] = []
+        steps: list[StepWork] = []
+        while len(repeats) < self._effort.prompts and sum(map(sum, repeats)) < self._effort.enough_s:
             repeats.append(self._prompt(length))
             steps = self._runner.take_steps()
         with self._runner.clocks() as spent:
@@ -106,7 +109,10 @@ class Driver:
         return job
 
     def _steps(self, count: int) -> list[float]:
-        return [_clocked(self._engine.step) for _ in range(count)]
+        seconds: list[float] = []
+        while len(seconds) < count and sum(seconds) < self._effort.enough_s:
+            seconds.append(_clocked(self._engine.step))
+        return seconds
 
     def _job(self, kind: JobKind, length: int, answer: int) -> Job:
         self._jobs += 1
@@ -117,7 +123,7 @@ class Driver:
 
     def _tokens(self, length: int) -> tuple[int, ...]:
         """Of no other job."""
-        return tuple((self._jobs * _STRIDE + 131 * index) % self._runner.vocabulary for index in range(length))
+        return tuple((self._jobs * _STRIDE + 131 * index) % self._vocabulary for index in range(length))
 
     def _noise(self) -> memoryview:
         """Keys and values of one block: zeros that nobody wrote would not come out of memory."""

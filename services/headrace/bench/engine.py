@@ -27,6 +27,7 @@ from headrace.engine.build import build_engine
 from headrace.engine.ops import PagedKv
 from headrace.engine.options import EngineOptions
 from headrace.engine.page_memory import PageMemory
+from headrace.engine.sample import Sampler
 from headrace.engine.torch_runner import Model
 from headrace.engine.weights.load import DTYPES
 from headrace.modelfiles.files import ModelConfig, ModelFiles
@@ -34,7 +35,7 @@ from headrace.modelfiles.resolve import resolve
 from headrace_kernels import native
 from headrace_kernels.native import Format, Matrix
 
-_INTEGERS = frozenset({Format.INT8, Format.INT4})
+_FLOATS = frozenset({Format.F32, Format.BF16})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def _measured(bench: EngineBench, files: ModelFiles, progress: Progress) -> Repo
     ceilings = higher(before, measure_ceilings(threads, DTYPES[dtype]))
     shape = Shape.of(files.config, _matrices(files.config, runner.matrices, DTYPE_BYTES[dtype]), DTYPE_BYTES[dtype])
     formats = sorted({matrix.format for matrix in runner.matrices})
-    limits = Limits(ceilings.bandwidth, ceilings.product_rate(not _INTEGERS.isdisjoint(formats)))
+    limits = Limits(ceilings.bandwidth, ceilings.product_rate(not _FLOATS.issuperset(formats)))
     return Report(
         model=files.name,
         kernels=f"native {native.instruction_set()}" if runner.programs else "torch",
@@ -124,13 +125,13 @@ def _measured(bench: EngineBench, files: ModelFiles, progress: Progress) -> Repo
 def _driver(files: ModelFiles, options: EngineOptions, effort: Effort) -> tuple[Driver, WatchedRunner]:
     runners: list[WatchedRunner] = []
 
-    def watched(model: Model, pages: PageMemory, kv: PagedKv, vocabulary: Vocabulary) -> WatchedRunner:
-        runners.append(WatchedRunner(model, pages, kv, vocabulary))
+    def watched(model: Model, pages: PageMemory, kv: PagedKv, sampler: Sampler) -> WatchedRunner:
+        runners.append(WatchedRunner(model, pages, kv, sampler))
         return runners[-1]
 
     vocabulary = Vocabulary(files.config.vocab_size, frozenset())
     engine = build_engine(files, vocabulary, options, watched)
-    return Driver(engine, runners[0], effort), runners[0]
+    return Driver(engine, runners[0], vocabulary.size, effort), runners[0]
 
 
 def _matrices(config: ModelConfig, packed: Sequence[Matrix], value_bytes: int) -> Matrices:

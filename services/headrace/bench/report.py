@@ -186,8 +186,9 @@ def figures(report: Report) -> Cells:
 
 
 def shares(report: Report) -> Cells:
-    """Header and rows: where a step's milliseconds go, in the order of the first row."""
+    """Header and rows: where a detailed step's milliseconds go, in the order of the first row."""
     names = list(dict.fromkeys(name for row in report.rows for name in row.spent_ms))
-    return ("ms in", *names), [
-        (row.name, *(shown(row.spent_ms.get(name, 0.0)) for name in names)) for row in report.rows
+    return ("ms in", "all", *names), [
+        (row.name, shown(row.detailed_ms), *(shown(row.spent_ms.get(name, 0.0)) for name in names))
+        for row in report.rows
     ]

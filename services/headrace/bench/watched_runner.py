@@ -8,7 +8,6 @@ from torch import Tensor
 
 from headrace.bench.arithmetic import StepWork
 from headrace.core.errors import HeadraceError
-from headrace.core.vocabulary import Vocabulary
 from headrace.engine.batch import Batch
 from headrace.engine.logit_row import Logits
 from headrace.engine.native.decoder import NativeDecoder
@@ -21,16 +20,17 @@ from headrace_kernels.native import Matrix, Program, Timings
 
 
 class TimedSampler(Sampler):
-    """seconds: that sampling took, of all steps."""
+    """Another sampler. seconds: that sampling took, of all steps."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__(vocabulary)
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self.rows = sampler.rows
         self.seconds = 0.0
 
     def sample(self, logits: Logits, draws: list[Draw]) -> list[Drawn | HeadraceError]:
         began = time.perf_counter()
         try:
-            return super().sample(logits, draws)
+            return self._sampler.sample(logits, draws)
         finally:
             self.seconds += time.perf_counter() - began
 
@@ -56,13 +56,12 @@ class TimedModel:
 
 
 class WatchedRunner(TorchRunner):
-    """programs: the native ones, none if torch computes. vocabulary: how many token ids there are."""
+    """programs: the native ones, none if torch computes."""
 
-    def __init__(self, model: Model, pages: PageMemory, kv: PagedKv, vocabulary: Vocabulary) -> None:
+    def __init__(self, model: Model, pages: PageMemory, kv: PagedKv, sampler: Sampler) -> None:
         self.programs: tuple[Program, ...] = model.programs if isinstance(model, NativeDecoder) else ()
-        self.vocabulary = vocabulary.size
         self._torch = None if self.programs else TimedModel(model)
-        self._sampling = TimedSampler(vocabulary)
+        self._sampling = TimedSampler(sampler)
         self._steps: list[StepWork] = []
         super().__init__(self._torch or model, pages, kv, self._sampling)
 

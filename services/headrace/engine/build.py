@@ -49,15 +49,11 @@ LOADERS: dict[str, Callable[[ModelConfig, Weights, int], Decoder]] = {
 }
 
 
-MakeRunner = Callable[[Model, PageMemory, PagedKv, Vocabulary], Runner]
-
-
-def make_runner(model: Model, pages: PageMemory, kv: PagedKv, vocabulary: Vocabulary) -> TorchRunner:
-    return TorchRunner(model, pages, kv, Sampler(vocabulary))
+MakeRunner = Callable[[Model, PageMemory, PagedKv, Sampler], Runner]
 
 
 def build_engine(
-    files: ModelFiles, vocabulary: Vocabulary, options: EngineOptions, runner: MakeRunner = make_runner
+    files: ModelFiles, vocabulary: Vocabulary, options: EngineOptions, runner: MakeRunner = TorchRunner
 ) -> Replica:
     """A replica of one rank. Loads the model; takes seconds. runner: what its steps are run by.
 
@@ -89,7 +85,7 @@ def assemble(
     *,
     model: Model,
     pages: PageMemory,
-    runner: MakeRunner = make_runner,
+    runner: MakeRunner = TorchRunner,
 ) -> Replica:
     """The replica around rank 0's `model`. Raises StartupError if it cannot be what the options promise."""
     layout = replace(size.layout, kv_heads=size.layout.kv_heads // len(pages.shares))
@@ -117,7 +113,7 @@ def assemble(
     return Replica(
         info,
         vocabulary,
-        runner(model, pages, kv, vocabulary),
+        runner(model, pages, kv, Sampler(vocabulary)),
         token_budget=options.max_num_batched_tokens,
         prefix_caching=options.enable_prefix_caching,
     )

@@ -157,7 +157,7 @@ def test_steps_are_those_that_were_asked_for(tmp_path: Path) -> None:
     )
     files = tiny_files(tmp_path)
     engine = build_engine(files, Vocabulary(CONFIG.vocab_size, frozenset()), options, watched)
-    driver = Driver(engine, runners[0], Effort(prompts=2, warm=2, steps=3, detailed=1))
+    driver = Driver(engine, runners[0], CONFIG.vocab_size, Effort(prompts=2, warm=2, steps=3, detailed=1))
     prompt = driver.prefill(70)
     assert [step.spans for step in prompt.steps] == [((0, 32),), ((32, 32),), ((64, 6),)]
     assert [step.drawn for step in prompt.steps] == [0, 0, 1]
