@@ -100,12 +100,24 @@ constexpr int BLOCK = 6;
 #endif
 
 template <class Format, int ROWS = BLOCK>
-static void float_rows(
+static inline void float_rows(
     const float* in, int64_t inner, const typename Format::Weight* weights, int64_t row, int64_t count, int64_t tile,
     const Output& out) {
-    for (; count >= ROWS; row += ROWS, count -= ROWS) float_block<ROWS, 1, Format>(in, inner, weights, row, tile, out);
-    if constexpr (ROWS > 1)
-        if (count) float_rows<Format, ROWS - 1>(in, inner, weights, row, count, tile, out);
+    if (count == ROWS) return float_block<ROWS, 1, Format>(in, inner, weights, row, tile, out);
+    if constexpr (ROWS > 1) float_rows<Format, ROWS - 1>(in, inner, weights, row, count, tile, out);
+}
+
+// `count` rows of one tile, in blocks of about one size: a last one of a row or two would wait for its own additions.
+template <class Format>
+static void float_tile(
+    const float* in, int64_t inner, const typename Format::Weight* weights, int64_t row, int64_t count, int64_t tile,
+    const Output& out) {
+    for (int64_t blocks = (count + BLOCK - 1) / BLOCK; blocks; --blocks) {
+        const int64_t rows = (count + blocks - 1) / blocks;
+        float_rows<Format>(in, inner, weights, row, rows, tile, out);
+        row += rows;
+        count -= rows;
+    }
 }
 
 constexpr int64_t CHUNK_ROWS = 96;  // whose activations stay in the second-level cache while tiles go by
@@ -123,6 +135,8 @@ static void float_linear(
             for (; tile + 4 <= last; tile += 4) float_block<1, 4, Format>(in, inner, weights, row, tile, out);
         if (count == 2)
             for (; tile + 2 <= last; tile += 2) float_block<2, 2, Format>(in, inner, weights, row, tile, out);
-        for (; tile < last; ++tile) float_rows<Format>(in, inner, weights, row, count, tile, out);
+        if (count == 3)
+            for (; tile + 2 <= last; tile += 2) float_block<3, 2, Format>(in, inner, weights, row, tile, out);
+        for (; tile < last; ++tile) float_tile<Format>(in, inner, weights, row, count, tile, out);
     }
 }
