@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, PositiveInt, SecretStr, ValidationError
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliApp,
@@ -223,28 +223,6 @@ class ModelsConfig(BaseSettings):
     model_config = ProcessConfig.model_config
 
     checkpoint: CliPositionalArg[str] = Field("", description="alias, directory, .gguf file or hub id; empty: the list")
-    cache_dir: Path = Field(_CACHE_DIR, description="downloaded models and what is derived from them")
-    json_output: bool = Field(False, alias="json", description="print JSON")
-
-
-class BenchConfig(BaseSettings):
-    """Measure this machine's engine: prompts and answers against what memory and processor can do."""
-
-    model_config = ProcessConfig.model_config
-
-    action: CliPositionalArg[Literal["engine"]] = Field(description="what is measured")
-    model: str = Field(_DEFAULT_MODEL, description="alias, directory, .gguf file or hub id")
-    batch: tuple[PositiveInt, ...] = Field((1, 8, 32), description="answers at once, such as 1,8,32")
-    context: tuple[PositiveInt, ...] = Field((128, 1024), description="tokens before each answer, such as 128,1024")
-    prefill: tuple[PositiveInt, ...] = Field((128, 1024), description="lengths of prompts, such as 128,1024")
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="as a worker's")
-    kernels: Literal["auto", "native", "torch"] = Field("auto", description="as a worker's")
-    quantization: Literal["int8", "int4"] | None = Field(None, description="as a worker's")
-    batch_invariant: bool = Field(False, description="as a worker's")
-    max_num_batched_tokens: int = Field(
-        EngineConfig.model_fields["max_num_batched_tokens"].default, ge=16, description="as a worker's"
-    )
-    threads: int = Field(0, ge=0, description="CPU threads; 0: all cores")
     cache_dir: Path = Field(_CACHE_DIR, description="downloaded models and what is derived from them")
     json_output: bool = Field(False, alias="json", description="print JSON")
 

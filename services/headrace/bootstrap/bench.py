@@ -2,7 +2,7 @@
 
 from headrace.bench.engine import EngineBench
 from headrace.bench.engine import run as run_engine
-from headrace.config import BenchConfig
+from headrace.config_bench import BenchConfig
 from headrace.engine.options import EngineOptions
 from headrace.telemetry import logs
 
