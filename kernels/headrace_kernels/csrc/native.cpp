@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 
+#include "memory.h"
 #include "agreement.h"
 
 namespace avx2 {
@@ -78,9 +79,8 @@ uint64_t headrace_read(const void* from, int64_t bytes, int32_t threads) {
     const int64_t count = bytes / 8;
     std::atomic<uint64_t> total{0};
     team_of(threads).run([&](int rank) {
-        uint64_t sum = 0;
-        for (int64_t i = count * rank / threads; i < count * (rank + 1) / threads; ++i) sum += words[i];
-        total += sum;
+        const int64_t first = count * rank / threads;
+        total += sum_words(words + first, count * (rank + 1) / threads - first);
     });
     return total;
 }
