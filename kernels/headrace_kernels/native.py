@@ -10,21 +10,36 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
+from typing import cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 
 class Format(IntEnum):
-    """Of weights; F32 and BF16 also of pages and embeddings.
+    """Of weights; F32 and BF16 also of pages.
 
-    INT8 has one scale a column, INT4 a scale and a minimum for each 32 values of a column.
+    INT8 has one scale a column; INT8_GROUPS a scale, and INT4 a scale and a minimum, for each 32 values of a column.
     """
 
     F32 = 0
     BF16 = 1
     INT8 = 2
     INT4 = 3
+    INT8_GROUPS = 4
+
+
+class Stored(IntEnum):
+    """How a model file stores a row; those with a Q are ggml's blocks of 32 values."""
+
+    F32 = 0
+    F16 = 1
+    BF16 = 2
+    Q8_0 = 3
+    Q4_0 = 4
+    Q4_1 = 5
 
 
 class Activation(IntEnum):
@@ -32,6 +47,7 @@ class Activation(IntEnum):
     GELU_TANH = 1
 
 
+_STORED = {torch.float32: Stored.F32, torch.float16: Stored.F16, torch.bfloat16: Stored.BF16}
 _MAX_DIM = 256
 # Query heads of a KV head.
 MAX_GROUP = 64
@@ -40,7 +56,7 @@ _Pointer, _Int, _Float, _Flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float,
 
 
 class Embed(ctypes.Structure):
-    _fields_ = (("table", _Pointer), ("out", _Pointer), ("width", _Int), ("scale", _Float), ("format", _Flag))
+    _fields_ = (("weights", _Pointer), ("out", _Pointer), ("width", _Int), ("scale", _Float), ("format", _Flag))
 
 
 class Norm(ctypes.Structure):
@@ -145,19 +161,26 @@ class Packed:
         self.address = -(-self._memory.data_ptr() // 64) * 64
 
     @staticmethod
-    def of(weights: Tensor, format: Format) -> "Packed":
+    def of(weights: Tensor, format: Format, threads: int = 1) -> "Packed":
         """Rounds where the format asks for it."""
-        packed = Packed(format, *weights.shape)
-        wide = weights.float().contiguous()
-        _library().headrace_pack(format, wide.data_ptr(), *wide.shape, packed.address)
-        return packed
+        rows = weights.contiguous()
+        step = rows.shape[1] * rows.element_size()
+        stored = np.full(len(rows), _STORED[rows.dtype], dtype=np.int32)
+        addresses = np.arange(len(rows), dtype=np.int64) * step + rows.data_ptr()
+        return Packed.of_rows(addresses, stored, rows.shape[1], format, threads)
 
     @staticmethod
-    def of_codes(codes: Tensor, scales: Tensor, minima: Tensor) -> "Packed":
-        """INT4 as it is. codes: uint8 [columns, inner], 0 to 15; scales, minima: float32 [columns, inner / 32]."""
-        packed = Packed(Format.INT4, *codes.shape)
-        parts = codes.contiguous(), scales.float().contiguous(), minima.float().contiguous()
-        _library().headrace_pack_codes(*(part.data_ptr() for part in parts), *codes.shape, packed.address)
+    def of_rows(
+        addresses: npt.NDArray[np.int64], stored: npt.NDArray[np.int32], inner: int, format: Format, threads: int = 1
+    ) -> "Packed":
+        """Out of rows of `inner` values in memory. addresses, stored (see Stored): [columns].
+
+        INT4 holds rows in Q4_0 and Q4_1, and INT8_GROUPS those in Q8_0, as they are; whatever else is rounded.
+        """
+        packed = Packed(format, len(addresses), inner)
+        rows = np.ascontiguousarray(addresses), np.ascontiguousarray(stored)
+        pointers = (each.ctypes.data for each in rows)
+        _library().headrace_pack(format, *pointers, packed.columns, inner, packed.address, threads)
         return packed
 
 
@@ -226,6 +249,21 @@ def instruction_set() -> str | None:
     return found.decode() if found else None
 
 
+def choose(key: str) -> None:
+    """Computes with the instruction set "avx2", "avx512" or "avx512bf16" from now on, instead of the best one.
+
+    Only before anything is packed. Raises ValueError if there is none: this processor lacks it, or it was refused.
+    """
+    if instruction_set() is None or not _library().headrace_choose(key.encode()):
+        raise ValueError(f"The native kernels cannot use {key} here.")
+
+
+def refused() -> str:
+    """Names of instruction sets that this processor has but that computed something else than AVX2; "" if none."""
+    found = _library().headrace_refused() if _path() is not None else b""
+    return str(found.decode())
+
+
 def takes_heads_of(dim: int) -> bool:
     """Whether attention knows heads of `dim` values: whole vectors, up to 256 values."""
     return instruction_set() is not None and dim % int(_library().headrace_lanes()) == 0 and dim <= _MAX_DIM
@@ -237,13 +275,19 @@ def _path() -> Path | None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_path()))
+    return open_library(cast(Path, _path()))
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """The C interface of a build of csrc."""
+    library = ctypes.CDLL(str(path))
     signatures = {
         "headrace_isa": (ctypes.c_char_p, ()),
+        "headrace_refused": (ctypes.c_char_p, ()),
+        "headrace_choose": (_Flag, (ctypes.c_char_p,)),
         "headrace_lanes": (_Flag, ()),
         "headrace_packed_bytes": (_Int, (_Flag, _Int, _Int)),
-        "headrace_pack": (None, (_Flag, _Pointer, _Int, _Int, _Pointer)),
-        "headrace_pack_codes": (None, (_Pointer, _Pointer, _Pointer, _Int, _Int, _Pointer)),
+        "headrace_pack": (None, (_Flag, _Pointer, _Pointer, _Int, _Int, _Pointer, _Flag)),
         "headrace_scratch": (_Int, (_Flag, _Int, _Int)),
         "headrace_run": (None, (_Pointer, _Int, _Pointer, _Flag)),
         "headrace_run_timed": (None, (_Pointer, _Int, _Pointer, _Flag, _Pointer)),

@@ -29,6 +29,11 @@ static void half_pack(const float* weights, int64_t columns, int64_t inner, void
                 *to++ = row < columns ? word_of(weights + row * inner, k, inner) : 0;
 }
 
+static inline float half_at(const void* packed, int64_t inner, int64_t row, int64_t k) {
+    const auto* tile = static_cast<const uint32_t*>(packed) + row / TILE * TILE * words_of(inner);
+    return widen_one((uint16_t)(tile[k / 2 * TILE + row % TILE] >> k % 2 * 16));
+}
+
 static int64_t half_scratch_bytes(int64_t rows, int64_t inner) {
     return (rows < DOT_ROWS ? rows : (rows + DOT_ROWS - 1) / DOT_ROWS * DOT_ROWS) * words_of(inner) * 4;
 }
