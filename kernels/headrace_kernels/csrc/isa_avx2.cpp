@@ -1,7 +1,6 @@
 #include <immintrin.h>
 
 #include <atomic>
-#include <utility>
 
 #include "isa_table.h"
 
