@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test check proto tree oracle bench images clean
+.PHONY: help install up test check proto tree oracle bench performance gpu images clean
 
 help:  ## list these commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/' | expand -t 12
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/' | expand -t 15
 
 $(VENV)/.installed: pyproject.toml setup.py $(wildcard kernels/headrace_kernels/csrc/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -47,6 +47,12 @@ bench: install  ## time to the first token, KV transfer against a socket, sampli
 	PYTHONPATH=tests:tests/contract $(BIN)/python tests/bench/transfer.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/sampler.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/batch_invariant.py
+
+performance: install  ## the tables of docs/performance.md, on a quiet machine; PEERS_KIT, PEERS: other servers too
+	PYTHONPATH=tests $(BIN)/python tests/bench/performance.py $(ARGS)
+
+gpu: install  ## every kernel on a CUDA machine: tests, oracle tests, and a table of speeds
+	PYTHONPATH=tests $(BIN)/python tests/bench/gpu.py
 
 images:  ## both images with buildah, started in a chroot
 	deploy/build_images.sh $(ARGS)

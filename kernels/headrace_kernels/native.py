@@ -6,24 +6,40 @@ float32 tensors on the CPU, row-major; what an operation computes stands in prog
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
+from typing import cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 
 class Format(IntEnum):
-    """Of weights; F32 and BF16 also of pages and embeddings.
+    """Of weights; F32 and BF16 also of pages.
 
-    INT8 has one scale a column, INT4 a scale and a minimum for each 32 values of a column.
+    INT8 has one scale a column; INT8_GROUPS a scale, and INT4 a scale and a minimum, for each 32 values of a column.
     """
 
     F32 = 0
     BF16 = 1
     INT8 = 2
     INT4 = 3
+    INT8_GROUPS = 4
+
+
+class Stored(IntEnum):
+    """How a model file stores a row; those with a Q are ggml's blocks of 32 values."""
+
+    F32 = 0
+    F16 = 1
+    BF16 = 2
+    Q8_0 = 3
+    Q4_0 = 4
+    Q4_1 = 5
 
 
 class Activation(IntEnum):
@@ -31,6 +47,7 @@ class Activation(IntEnum):
     GELU_TANH = 1
 
 
+_STORED = {torch.float32: Stored.F32, torch.float16: Stored.F16, torch.bfloat16: Stored.BF16}
 _MAX_DIM = 256
 # Query heads of a KV head.
 MAX_GROUP = 64
@@ -39,7 +56,7 @@ _Pointer, _Int, _Float, _Flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float,
 
 
 class Embed(ctypes.Structure):
-    _fields_ = (("table", _Pointer), ("out", _Pointer), ("width", _Int), ("scale", _Float), ("format", _Flag))
+    _fields_ = (("weights", _Pointer), ("out", _Pointer), ("width", _Int), ("scale", _Float), ("format", _Flag))
 
 
 class Norm(ctypes.Structure):
@@ -119,6 +136,19 @@ class Step(ctypes.Structure):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What is known of a packed matrix [columns, inner]."""
+
+    format: Format
+    columns: int
+    inner: int
+
+    @property
+    def bytes(self) -> int:
+        return int(_library().headrace_packed_bytes(self.format, self.columns, self.inner))
+
+
 class Packed:
     """A matrix [columns, inner] as the kernels read it."""
 
@@ -131,26 +161,49 @@ class Packed:
         self.address = -(-self._memory.data_ptr() // 64) * 64
 
     @staticmethod
-    def of(weights: Tensor, format: Format) -> "Packed":
+    def of(weights: Tensor, format: Format, threads: int = 1) -> "Packed":
         """Rounds where the format asks for it."""
-        packed = Packed(format, *weights.shape)
-        wide = weights.float().contiguous()
-        _library().headrace_pack(format, wide.data_ptr(), *wide.shape, packed.address)
-        return packed
+        rows = weights.contiguous()
+        step = rows.shape[1] * rows.element_size()
+        stored = np.full(len(rows), _STORED[rows.dtype], dtype=np.int32)
+        addresses = np.arange(len(rows), dtype=np.int64) * step + rows.data_ptr()
+        return Packed.of_rows(addresses, stored, rows.shape[1], format, threads)
 
     @staticmethod
-    def of_codes(codes: Tensor, scales: Tensor, minima: Tensor) -> "Packed":
-        """INT4 as it is. codes: uint8 [columns, inner], 0 to 15; scales, minima: float32 [columns, inner / 32]."""
-        packed = Packed(Format.INT4, *codes.shape)
-        parts = codes.contiguous(), scales.float().contiguous(), minima.float().contiguous()
-        _library().headrace_pack_codes(*(part.data_ptr() for part in parts), *codes.shape, packed.address)
+    def of_rows(
+        addresses: npt.NDArray[np.int64], stored: npt.NDArray[np.int32], inner: int, format: Format, threads: int = 1
+    ) -> "Packed":
+        """Out of rows of `inner` values in memory. addresses, stored (see Stored): [columns].
+
+        INT4 holds rows in Q4_0 and Q4_1, and INT8_GROUPS those in Q8_0, as they are; whatever else is rounded.
+        """
+        packed = Packed(format, len(addresses), inner)
+        rows = np.ascontiguousarray(addresses), np.ascontiguousarray(stored)
+        pointers = (each.ctypes.data for each in rows)
+        _library().headrace_pack(format, *pointers, packed.columns, inner, packed.address, threads)
         return packed
+
+
+class Timings:
+    """What operations took, by kind."""
+
+    def __init__(self) -> None:
+        self.nanoseconds = (_Int * len(_KINDS))()
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By the kind's name in lower case."""
+        return {kind.__name__.lower(): taken / 1e9 for kind, taken in zip(_KINDS, self.nanoseconds, strict=True)}
 
 
 class Program:
-    """Operations in order. keep: what they point to, held as long as the program lives."""
+    """Operations in order. keep: what they point to, held as long as the program lives.
+
+    timings: where set, runs add to it; they then start and end each operation by itself, which takes longer.
+    """
 
     def __init__(self, operations: Sequence[Operation], keep: Sequence[object]) -> None:
+        self.timings: Timings | None = None
         self._keep = tuple(keep)
         self._ops = (_Op * len(operations))()
         for op, operation in zip(self._ops, operations, strict=True):
@@ -159,7 +212,24 @@ class Program:
 
     def run(self, step: Step, threads: int) -> None:
         """Not one program from two threads at once. Different ones take turns."""
-        _library().headrace_run(self._ops, len(self._ops), ctypes.byref(step), threads)
+        program = self._ops, len(self._ops), ctypes.byref(step), threads
+        if self.timings is None:
+            _library().headrace_run(*program)
+        else:
+            _library().headrace_run_timed(*program, self.timings.nanoseconds)
+
+    def matrices(self) -> list[Matrix]:
+        """All that it multiplies by, in order."""
+        found: list[Matrix] = []
+        for op in self._ops:
+            kind = _KINDS[op.kind]
+            if kind is Linear:
+                linear = op.operation.linear
+                found.append(Matrix(Format(linear.format), linear.columns, linear.inner))
+            elif kind is Head:
+                head = op.operation.head
+                found.append(Matrix(Format(head.format), head.vocabulary, head.width))
+        return found
 
 
 def scratch(format: Format, rows: int, inner: int) -> Tensor | None:
@@ -168,10 +238,30 @@ def scratch(format: Format, rows: int, inner: int) -> Tensor | None:
     return torch.empty(size, dtype=torch.uint8) if size else None
 
 
+def read(memory: Tensor, threads: int) -> int:
+    """Sum, modulo 2**64, of the 64-bit words of a contiguous tensor: reads it once, and does little else."""
+    return int(_library().headrace_read(memory.data_ptr(), memory.nbytes, threads))
+
+
 def instruction_set() -> str | None:
     """What the kernels use on this processor; None where they were not built or it has none that they know."""
     found = _library().headrace_isa() if _path() is not None else None
     return found.decode() if found else None
+
+
+def choose(key: str) -> None:
+    """Computes with the instruction set "avx2", "avx512" or "avx512bf16" from now on, instead of the best one.
+
+    Only before anything is packed. Raises ValueError if there is none: this processor lacks it, or it was refused.
+    """
+    if instruction_set() is None or not _library().headrace_choose(key.encode()):
+        raise ValueError(f"The native kernels cannot use {key} here.")
+
+
+def refused() -> str:
+    """Names of instruction sets that this processor has but that computed something else than AVX2; "" if none."""
+    found = _library().headrace_refused() if _path() is not None else b""
+    return str(found.decode())
 
 
 def takes_heads_of(dim: int) -> bool:
@@ -185,15 +275,23 @@ def _path() -> Path | None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_path()))
+    return open_library(cast(Path, _path()))
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """The C interface of a build of csrc."""
+    library = ctypes.CDLL(str(path))
     signatures = {
         "headrace_isa": (ctypes.c_char_p, ()),
+        "headrace_refused": (ctypes.c_char_p, ()),
+        "headrace_choose": (_Flag, (ctypes.c_char_p,)),
         "headrace_lanes": (_Flag, ()),
         "headrace_packed_bytes": (_Int, (_Flag, _Int, _Int)),
-        "headrace_pack": (None, (_Flag, _Pointer, _Int, _Int, _Pointer)),
-        "headrace_pack_codes": (None, (_Pointer, _Pointer, _Pointer, _Int, _Int, _Pointer)),
+        "headrace_pack": (None, (_Flag, _Pointer, _Pointer, _Int, _Int, _Pointer, _Flag)),
         "headrace_scratch": (_Int, (_Flag, _Int, _Int)),
         "headrace_run": (None, (_Pointer, _Int, _Pointer, _Flag)),
+        "headrace_run_timed": (None, (_Pointer, _Int, _Pointer, _Flag, _Pointer)),
+        "headrace_read": (ctypes.c_uint64, (_Pointer, _Int, _Flag)),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

@@ -10,30 +10,43 @@ import torch
 from torch import Tensor
 
 
-def paged_decode(queries: Tensor, pages: Tensor, table: Tensor, lengths: Tensor, *, scale: float, out: Tensor) -> None:
-    """Attention of one query token a sequence over the first lengths[i] tokens of its context.
+def mixed_attention(
+    queries: Tensor,
+    pages: Tensor,
+    table: Tensor,
+    first_row: Tensor,
+    positions: Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    out: Tensor,
+) -> None:
+    """Attention of the query rows of many sequences, each over its sequence's context up to its own position.
 
-    queries, out: [batch, heads, dim], heads a multiple of kv_heads; query heads of one group are neighbours.
-    table: integers [batch, max_blocks]; entries past a sequence's last block are never read.
-    lengths: integers [batch]; 0 marks a padded row, whose output is zero and whose table row is never read.
-    Page slots at or past a sequence's length are never looked at, not even multiplied by zero.
-    Scores, softmax and sums are float32; `out` is rounded once, at the end, and written whole.
+    queries, out: [row, head, dim], heads a multiple of kv_heads; query heads of one group are neighbours.
+    table: integers [sequence, max_blocks]. first_row: integers [sequence + 1]; sequence s has the rows from
+    first_row[s] up to first_row[s + 1], which may be none. positions: integers [row], -1 for padding, which sees
+    nothing and gives zeros, as does every row from the last of first_row on. window, softcap: see paged_attention.
+    Page slots that none of a sequence's queries sees are never looked at, not even multiplied by zero, and neither are
+    table entries of pages without other slots. Scores, softmax and sums are float32; `out` is rounded once, at the end,
+    and written whole.
     """
-    kv_heads, dim = pages.shape[1], pages.shape[4]
-    group = queries.shape[1] // kv_heads
-    for row, length in enumerate(lengths.tolist()):
-        keys, values = context(pages, table[row], length)
-        grouped = queries[row].float().view(kv_heads, group, dim)
-        weights = torch.softmax(torch.einsum("kgd,ktd->kgt", grouped, keys) * scale, dim=-1)
-        out[row] = torch.einsum("kgt,ktd->kgd", weights, values).reshape(-1, dim).to(out.dtype)
+    out[:] = 0
+    bounds = first_row.tolist()
+    for blocks, begin, end in zip(table, bounds[:-1], bounds[1:], strict=True):
+        for row in range(begin, end):
+            if (position := int(positions[row])) >= 0:
+                one = queries[row : row + 1]
+                attended = paged_attention(one, pages, blocks, position, scale=scale, window=window, softcap=softcap)
+                out[row] = attended[0].to(out.dtype)
 
 
-def context(pages: Tensor, blocks: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Keys and values [kv_heads, length, dim], float32, of a sequence that stands in `blocks`."""
+def context(pages: Tensor, blocks: Tensor, length: int, first: int = 0) -> tuple[Tensor, Tensor]:
+    """Keys and values [kv_heads, length - first, dim], float32, of a sequence's tokens from `first` on."""
     size = pages.shape[3]
-    tokens = [pages[int(blocks[token // size]), :, :, token % size] for token in range(length)]
-    both = torch.stack(tokens) if tokens else pages.new_empty((0, *pages.shape[1:3], pages.shape[4]))
-    keys, values = both.float().permute(2, 1, 0, 3)
+    tokens = torch.arange(first, length)
+    keys, values = pages[blocks[tokens // size].long(), :, :, tokens % size].float().permute(2, 1, 0, 3)
     return keys, values
 
 
@@ -79,7 +92,7 @@ def paged_attention(
     for row, query in enumerate(queries.float()):
         seen = start + row + 1
         first = max(0, seen - window) if window else 0
-        keys, values = (side[:, first:] for side in context(pages, blocks, seen))
+        keys, values = context(pages, blocks, seen, first)
         scores = torch.einsum("kgd,ktd->kgt", query.view(kv_heads, -1, dim), keys) * scale
         scores = softcap * torch.tanh(scores / softcap) if softcap else scores
         out[row] = torch.einsum("kgt,ktd->kgd", scores.softmax(-1), values).reshape(-1, dim)
@@ -87,25 +100,49 @@ def paged_attention(
 
 
 def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Over the last dimension."""
-    return hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + eps) * weight
+    """Over the last dimension, float32 inside. weight: [dim], or [head, dim] for hidden of [row, head, dim].
+
+    A weight of hidden's own dtype is a factor of the rounded norm, as in Llama; a float32 one beside 16-bit values is
+    a factor before the one rounding, as in Gemma.
+    """
+    wide = hidden.float()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    if weight.dtype == hidden.dtype:
+        normed = normed.to(hidden.dtype)
+    return (normed * weight).to(hidden.dtype)
+
+
+def add_rms_norm(hidden: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The sum, rounded, and its norm."""
+    total = hidden + added
+    return total, rms_norm(total, weight, eps)
+
+
+def rms_norm_add(hidden: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """residual + norm of hidden, which is rounded before."""
+    return residual + rms_norm(hidden, weight, eps)
 
 
 def rope(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """states: [token, head, dim]; cosines, sines: [token, rotary], rotary at most dim; halves of it turn together."""
+    """states: [token, head, dim]; cosines, sines: [token, rotary], rotary at most dim; halves of it turn together.
+
+    Float32 inside, rounded once.
+    """
     rotary = cosines.shape[1]
-    turning, still = states[..., :rotary], states[..., rotary:]
+    turning, still = states[..., :rotary].float(), states[..., rotary:]
     first, second = turning.chunk(2, dim=-1)
     turned = turning * cosines[:, None] + torch.cat((-second, first), dim=-1) * sines[:, None]
-    return torch.cat((turned, still), dim=-1)
+    return torch.cat((turned.to(states.dtype), still), dim=-1)
 
 
 def gate(gate_up: Tensor, activation: str) -> Tensor:
-    """act(gate) x up, of the two halves of a row; act is "silu" or "gelu_tanh"."""
-    first, second = gate_up.chunk(2, dim=-1)
+    """act(gate) x up, of the two halves of a row; act is "silu" or "gelu_tanh". Float32 inside, rounded once."""
+    first, second = gate_up.float().chunk(2, dim=-1)
     if activation == "silu":
-        return torch.nn.functional.silu(first) * second
-    return torch.nn.functional.gelu(first, approximate="tanh") * second
+        opened = torch.nn.functional.silu(first)
+    else:
+        opened = torch.nn.functional.gelu(first, approximate="tanh")
+    return (opened * second).to(gate_up.dtype)
 
 
 def rounded_int8(weights: Tensor) -> Tensor:
@@ -123,6 +160,15 @@ def rounded_int4(weights: Tensor) -> Tensor:
     least = least.half().float()
     codes = torch.where(scale > 0, ((groups - least) / scale).round(), torch.zeros(())).clamp(0, 15)
     return (codes * scale + least).view(weights.shape)
+
+
+def rounded_int8_groups(weights: Tensor) -> Tensor:
+    """Weights [columns, inner] as INT8_GROUPS keeps them: whole multiples of a 127th of the largest of each 32 values,
+    rounded to half precision."""
+    groups = weights.view(len(weights), -1, 32)
+    scale = (groups.abs().amax(2, keepdim=True) / 127).half().float()
+    codes = torch.where(scale > 0, (groups / scale).round(), torch.zeros(())).clamp(-127, 127)
+    return (codes * scale).view(weights.shape)
 
 
 def rounded_activations(rows: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pydantic_settings import BaseSettings
 
 from headrace import config
+from headrace.config_bench import BenchConfig
 from headrace.core.errors import HeadraceError, StartupError
 
 COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
@@ -23,6 +24,7 @@ COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
     "router": (config.RouterConfig, "headrace.bootstrap.frontend:run_router"),
     "worker": (config.WorkerConfig, "headrace.bootstrap.worker:run"),
     "placement": (config.PlacementConfig, "headrace.bootstrap.placement:run"),
+    "bench": (BenchConfig, "headrace.bootstrap.bench:run"),
     "config": (config.CheckConfig, "headrace.bootstrap.check:run"),
     "chat": (config.ChatConfig, "headrace.bootstrap.terminal:run_chat"),
     "status": (config.StatusConfig, "headrace.bootstrap.terminal:run_status"),

@@ -83,7 +83,9 @@ class EngineConfig(ProcessConfig):
     kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="who computes on the CPU; auto: native where the model and the processor allow it"
     )
-    quantization: Literal["int8", "int4"] | None = Field(None, description="rounds weights as they are loaded")
+    quantization: Literal["gguf", "int8", "int4"] | None = Field(
+        None, description="gguf: keeps a GGUF's own bits; int8, int4: rounds weights as they are loaded"
+    )
     link: Literal["ucx", "tcp", "nccl"] = Field("ucx", description="how KV pages travel")
     ucx_tls: str = Field("tcp,self", description="UCX transports; shared memory is opt-in: tcp,posix,self")
     lease_ttl_s: float = Field(10.0, gt=0, description="a silent worker is forgotten after this")

@@ -1,40 +1,37 @@
 """`headrace up`: a whole cluster on this machine, from an empty one to `ready` and back.
 
 Owns the order of things: preflight, model, Redis, processes, ready, drain. What each process does is its own affair.
+The processes load for longer than all this takes: what is not needed to start them is imported after that.
 """
 
 import asyncio
 import json
-import math
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
 import psutil
 
 from headrace import config as configuration
 from headrace.bootstrap.launcher import command_line, open_launcher, worker_spec
 from headrace.config import FrontendConfig, UpConfig, WorkerConfig
 from headrace.core.errors import StartupError, Unavailable
-from headrace.core.layout import DTYPE_BYTES
 from headrace.engine.options import DEFAULT_KV_BYTES
+from headrace.engine.weights.size import weight_bytes
 from headrace.modelfiles.files import ModelFiles
 from headrace.modelfiles.resolve import resolve
 from headrace.placement.preflight import require_free_port, require_memory
 from headrace.placement.processes import Bundle, ProcessSpec
 from headrace.placement.stop import Stop
 from headrace.placement.supervisor import Supervisor
-from headrace.store.connection import Store, without_secrets
+from headrace.store.address import without_secrets
 from headrace.store.server import EmbeddedRedis
 from headrace.telemetry import logs
 
 _READY_WITHIN_S = 120.0
-_ANSWER_WITHIN_S = 5.0
-_POLL_S = 0.05
 # What a process may take, once its requests are done or cut off, to tell their callers and to close.
 _AFTER_DRAIN_S = 7.0
 _FRONTEND = "frontend"
@@ -118,6 +115,8 @@ async def _redis(url: str) -> AsyncIterator[str]:
 
 
 async def _require_redis(url: str) -> None:
+    from headrace.store.connection import Store  # noqa: PLC0415 - slow to import, and seldom needed
+
     store = Store(url)
     try:
         await store.ping()
@@ -144,16 +143,16 @@ def _preflight(config: UpConfig) -> ModelFiles:
     if config.engine == "torch":
         require_memory(
             sum(config.roles().values()),
-            _weight_bytes(files, config.dtype),
+            _weight_bytes(files, config),
             _kv_bytes(config),
             psutil.virtual_memory().available,
         )
     return files
 
 
-def _weight_bytes(files: ModelFiles, dtype: str) -> int:
-    values = sum(math.prod(tensor.shape) for tensor in files.tensors)
-    return values * DTYPE_BYTES["bfloat16" if dtype == "auto" else dtype]
+def _weight_bytes(files: ModelFiles, config: UpConfig) -> int:
+    dtype = "bfloat16" if config.dtype == "auto" else config.dtype
+    return weight_bytes(files, dtype, quantization=config.quantization)
 
 
 def _kv_bytes(config: UpConfig) -> int:
@@ -164,26 +163,19 @@ def _kv_bytes(config: UpConfig) -> int:
 
 
 async def _start(supervisor: Supervisor, board: "_Board", specs: list[ProcessSpec]) -> None:
-    await supervisor.start(specs)
-    deadline = asyncio.get_running_loop().time() + _READY_WITHIN_S
-    # A proxy from the environment is for the internet, not for this machine.
-    async with httpx.AsyncClient(timeout=_ANSWER_WITHIN_S, trust_env=False) as client:
-        while obstacle := await _obstacle(client, board):
-            if asyncio.get_running_loop().time() > deadline:
-                raise StartupError(
-                    f"All processes run but the cluster is not ready after {_READY_WITHIN_S:.0f} s: {obstacle}",
-                    remedy=f"Read the logs in {specs[0].log.parent}.",
-                )
-            await asyncio.sleep(_POLL_S)
+    _, until_ready = await asyncio.gather(supervisor.start(specs), asyncio.to_thread(_readiness))
+    obstacle = await until_ready(lambda: board.url, _READY_WITHIN_S)
+    if obstacle:
+        raise StartupError(
+            f"All processes run but the cluster is not ready after {_READY_WITHIN_S:.0f} s: {obstacle}",
+            remedy=f"Read the logs in {specs[0].log.parent}.",
+        )
 
 
-async def _obstacle(client: httpx.AsyncClient, board: "_Board") -> str:
-    """Why the cluster is not ready, or "". A frontend that died is started again, maybe elsewhere: then that counts."""
-    try:
-        answer = await client.get(f"{board.url}/ready")
-    except httpx.HTTPError as error:
-        return f"{board.url} does not answer: {error or type(error).__name__}"
-    return "" if answer.status_code == httpx.codes.OK else answer.text
+def _readiness() -> Callable[[Callable[[], str], float], Awaitable[str]]:
+    from headrace.bootstrap.readiness import until_ready  # noqa: PLC0415 - slow to import: meanwhile processes load
+
+    return until_ready
 
 
 def _summary(config: UpConfig, files: ModelFiles) -> str:

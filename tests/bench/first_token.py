@@ -1,6 +1,8 @@
 """How long `headrace up` takes to its first streamed token, with the model cached. Run by `make bench`.
 
-    PYTHONPATH=tests python tests/bench/first_token.py [RUNS]
+    PYTHONPATH=tests python tests/bench/first_token.py [RUNS [FLAG OF up ...]]
+
+With `--local 1` after the number of runs: of one worker that does both.
 
 Prints a table: each run's seconds to the ready line and to the first text of a streamed chat, and the medians.
 """
@@ -17,10 +19,10 @@ from fixtures.cluster import running
 GOAL_S = 10.0
 
 
-def measure() -> tuple[float, float]:
+def measure(flags: list[str]) -> tuple[float, float]:
     """Seconds from starting the command to its ready line, and to the first text."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as directory, running(Path(directory)) as cluster:
+    with tempfile.TemporaryDirectory() as directory, running(Path(directory), *flags) as cluster:
         ready = time.monotonic() - began
         with openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", timeout=60, max_retries=0) as client:
             stream = client.chat.completions.create(
@@ -36,8 +38,8 @@ def measure() -> tuple[float, float]:
     return ready, first
 
 
-def main(runs: int) -> int:
-    measured = [measure() for _ in range(runs)]
+def main(runs: int, flags: list[str]) -> int:
+    measured = [measure(flags) for _ in range(runs)]
     print("| run | ready, s | first streamed token, s |")
     print("|---|---|---|")
     for number, (ready, first) in enumerate(measured, start=1):
@@ -48,4 +50,4 @@ def main(runs: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 3))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:]))

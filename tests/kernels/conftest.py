@@ -8,7 +8,9 @@ On a machine with a GPU, TRITON_INTERPRET=1 in the environment runs the interpre
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,11 +18,17 @@ INTERPRETED = not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET"
 
 
 def _import_kernels() -> None:
+    import headrace_kernels.gate
     import headrace_kernels.kv_write
+    import headrace_kernels.mixed_attention
     import headrace_kernels.page_pack
-    import headrace_kernels.paged_decode  # noqa: F401
+    import headrace_kernels.rms_norm
+    import headrace_kernels.rope  # noqa: F401
 
 
+if not INTERPRETED:
+    # Without it cuBLAS refuses to work while _poisoned_scratch asks for deterministic algorithms.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 if INTERPRETED:
     if "triton" in sys.modules:
         raise pytest.UsageError("Something imported triton before tests/kernels could switch its interpreter on.")
@@ -47,3 +55,16 @@ def _poisoned_scratch() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(before)
+
+
+@pytest.fixture
+def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter's matrix products are numpy's, whose bits depend on which row of a matrix a query happens to be;
+    those of a tensor core do not."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def dot(_: object, a: Any, b: Any, d: Any, *options: object) -> Any:
+        exact = np.matmul(a.data.astype(np.float64), b.data.astype(np.float64)) + d.data
+        return TensorHandle(exact.astype(d.data.dtype), d.dtype.scalar)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from kernels.instruction_sets import emulation, instruction_set  # noqa: F401 - fixtures
 from kernels.native_step import run
 from torch import Tensor
 
-from headrace_kernels import native, reference
+from headrace_kernels import reference
 from headrace_kernels.native import Attend, Format, Rope
-
-pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels are not built here.")
 
 FORMATS = {torch.float32: Format.F32, torch.bfloat16: Format.BF16}
 BLOCKS = 40

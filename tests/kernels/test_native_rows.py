@@ -5,14 +5,20 @@ import math
 
 import pytest
 import torch
+from kernels.instruction_sets import emulation, instruction_set  # noqa: F401 - fixtures
 from kernels.native_step import run
 
-from headrace_kernels import native, reference
-from headrace_kernels.native import Activation, Embed, Format, Gate, Norm
-
-pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels are not built here.")
+from headrace_kernels import reference
+from headrace_kernels.native import Activation, Embed, Format, Gate, Norm, Packed
 
 WIDTHS = [1, 7, 8, 16, 33, 576]
+HELD = {
+    Format.F32: lambda table: table,
+    Format.BF16: lambda table: table.bfloat16().float(),
+    Format.INT8: reference.rounded_int8,
+    Format.INT4: reference.rounded_int4,
+    Format.INT8_GROUPS: reference.rounded_int8_groups,
+}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -44,13 +50,23 @@ def test_gate_keeps_what_is_not_finite(activation: Activation) -> None:
     assert out[0, 3].isnan()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_embed(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("width", [32, 576])
+@pytest.mark.parametrize("format", Format, ids=lambda format: format.name)
+def test_embed(format: Format, width: int) -> None:
+    """A row of a packed matrix is what the matrix holds, to the bit; a part of the last tile is no column."""
     torch.manual_seed(0)
-    table, out, ids = torch.randn(50, 33).to(dtype), torch.full((4, 33), math.nan), [49, 0, 7, 7]
-    format = Format.F32 if dtype is torch.float32 else Format.BF16
-    run(Embed(table.data_ptr(), out.data_ptr(), 33, 2.5, format), rows=4, ids=ids)
-    assert torch.equal(out, table[ids].float() * 2.5)
+    table, out, ids = torch.randn(50, width), torch.full((5, width), math.nan), [49, 0, 7, 7, 16]
+    packed = Packed.of(table, format)
+    run(Embed(packed.address, out.data_ptr(), width, 2.5, format), rows=5, ids=ids)
+    assert torch.equal(out, HELD[format](table)[ids] * 2.5)
+
+
+@pytest.mark.parametrize("format", [Format.F32, Format.BF16], ids=lambda format: format.name)
+def test_embed_of_any_width(format: Format) -> None:
+    table, out = torch.randn(20, 33), torch.full((2, 33), math.nan)
+    packed = Packed.of(table, format)
+    run(Embed(packed.address, out.data_ptr(), 33, 1.0, format), rows=2, ids=[17, 2])
+    assert torch.equal(out, HELD[format](table)[[17, 2]])
 
 
 def test_operations_run_in_order_over_many_threads() -> None:

@@ -1,6 +1,7 @@
 #include "agreement.h"
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 namespace {
@@ -20,8 +21,21 @@ Floats numbers(size_t count, uint32_t seed) {
     return values;
 }
 
+// The same without the lower half of their bits: bfloat16 holds them.
+Floats halved(Floats values) {
+    for (float& value : values) {
+        uint32_t bits;
+        std::memcpy(&bits, &value, 4);
+        bits &= 0xffff0000u;
+        std::memcpy(&value, &bits, 4);
+    }
+    return values;
+}
+
+// Products with BF16 round activations to it or do not, so these are rounded beforehand.
 Floats product(const Isa& isa, Team& team, Format format) {
-    const Floats rows = numbers(ROWS * INNER, 1), weights = numbers(COLUMNS * INNER, 2), bias = numbers(COLUMNS, 3);
+    const Floats given = numbers(ROWS * INNER, 1), rows = format == BF16 ? halved(given) : given;
+    const Floats weights = numbers(COLUMNS * INNER, 2), bias = numbers(COLUMNS, 3);
     std::vector<char> memory(isa.packed_bytes(format, COLUMNS, INNER) + 64), room(isa.scratch_bytes(format, ROWS, INNER));
     void* packed = (void*)(((uintptr_t)memory.data() + 63) / 64 * 64);
     isa.pack(format, weights.data(), COLUMNS, INNER, packed);
@@ -31,6 +45,18 @@ Floats product(const Isa& isa, Team& team, Format format) {
     Step step = {};
     step.rows = ROWS;
     isa.run(&op, 1, step, team);
+    return out;
+}
+
+Floats pointwise(const Isa& isa, Team& team) {
+    const Floats in = numbers(ROWS * 2 * INNER, 6), weight = numbers(INNER, 7);
+    Floats out(2 * ROWS * INNER);
+    Op ops[2] = {{NORM, {}}, {GATE, {}}};
+    ops[0].norm = {in.data(), weight.data(), out.data(), INNER, 1e-5f, 0};
+    ops[1].gate = {in.data(), out.data() + ROWS * INNER, INNER, GELU_TANH};
+    Step step = {};
+    step.rows = ROWS;
+    isa.run(ops, 2, step, team);
     return out;
 }
 
@@ -63,8 +89,9 @@ bool near(const Floats& one, const Floats& other, float most) {
 
 bool agree(const Isa& one, const Isa& other) {
     Team team(1);
-    for (Format format : {F32, BF16, INT8, INT4})
+    for (Format format : {F32, BF16, INT8, INT4, INT8_GROUPS})
         if (!near(product(one, team, format), product(other, team, format), 1e-3f)) return false;
+    if (!near(pointwise(one, team), pointwise(other, team), 1e-4f)) return false;
     // A last bit may tip the rounding of a key to bfloat16.
     return near(attention(one, team, F32), attention(other, team, F32), 1e-4f)
         && near(attention(one, team, BF16), attention(other, team, BF16), 2e-2f);

@@ -2,5 +2,6 @@
 #pragma once
 #include "isa_table.h"
 
-// Runs every kind of product, the write to pages and attention with both, on numbers of its own. Takes a millisecond.
+// Runs products of every format, norms, gates, the write to pages and attention with both, on numbers of its own. Takes a
+// millisecond.
 bool agree(const Isa& one, const Isa& other);

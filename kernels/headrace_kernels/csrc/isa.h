@@ -10,7 +10,14 @@ static inline float widen_one(uint16_t half) {
     return value;
 }
 #include "linear.h"
+#ifdef HALF_DOT
+#include "half_dot.h"
+#else
+#include "half_widened.h"
+#endif
 #include "integer.h"
+#include "byte_groups.h"
+#include "unpacked.h"
 #include "attention.h"
 #include "pointwise.h"
 
@@ -18,8 +25,9 @@ static int64_t packed_bytes(int32_t format, int64_t columns, int64_t inner) {
     const int64_t tiles = tiles_of(columns);
     switch (format) {
         case F32: return tiles * TILE * inner * 4;
-        case BF16: return tiles * TILE * inner * 2;
+        case BF16: return half_packed_bytes(columns, inner);
         case INT8: return inner % GROUP ? 0 : tiles * ByteFormat::tile_bytes(inner);
+        case INT8_GROUPS: return inner % GROUP ? 0 : tiles * ByteGroupFormat::tile_bytes(inner);
         default: return inner % GROUP ? 0 : tiles * NibbleFormat::tile_bytes(inner);
     }
 }
@@ -27,19 +35,18 @@ static int64_t packed_bytes(int32_t format, int64_t columns, int64_t inner) {
 static void pack(int32_t format, const float* weights, int64_t columns, int64_t inner, void* packed) {
     switch (format) {
         case F32: return pack_floats(weights, columns, inner, static_cast<float*>(packed));
-        case BF16: return pack_floats(weights, columns, inner, static_cast<uint16_t*>(packed));
+        case BF16: return half_pack(weights, columns, inner, packed);
         case INT8: return pack_bytes(weights, columns, inner, static_cast<uint8_t*>(packed));
+        case INT8_GROUPS: return pack_byte_groups(weights, columns, inner, static_cast<uint8_t*>(packed));
         default: return pack_nibbles(weights, columns, inner, static_cast<uint8_t*>(packed));
     }
 }
 
-static void pack_codes(
-    const uint8_t* codes, const float* scales, const float* minima, int64_t columns, int64_t inner, void* packed) {
-    pack_given(codes, scales, minima, columns, inner, static_cast<uint8_t*>(packed));
-}
+#include "stored.h"
 
 static int64_t scratch_bytes(int32_t format, int64_t rows, int64_t inner) {
-    return format == INT8 || format == INT4 ? rows * quantised_bytes(inner) : 0;
+    if (format == BF16) return half_scratch_bytes(rows, inner);
+    return format == F32 ? 0 : rows * quantised_bytes(inner);
 }
 
 // What the threads of one run share.
@@ -52,11 +59,13 @@ static void linear(const Linear& op, int64_t rows, int rank, Team& team) {
     const Output out = {op.out, op.bias, op.columns, op.add != 0};
     const int threads = team.size();
     if (op.format == F32) return float_linear<FloatFormat>(op.in, rows, op.inner, op.weights, out, rank, threads);
-    if (op.format == BF16) return float_linear<HalfFormat>(op.in, rows, op.inner, op.weights, out, rank, threads);
+    if (op.format == BF16) return half_linear(op, rows, out, rank, team);
     for (int64_t row = rows * rank / threads; row < rows * (rank + 1) / threads; ++row)
         quantise_row(op.in + row * op.inner, op.inner, quantised(op.scratch, row, op.inner));
     team.barrier();
     if (op.format == INT8) return integer_linear<ByteFormat>(op.scratch, rows, op.inner, op.weights, out, rank, threads);
+    if (op.format == INT8_GROUPS)
+        return integer_linear<ByteGroupFormat>(op.scratch, rows, op.inner, op.weights, out, rank, threads);
     integer_linear<NibbleFormat>(op.scratch, rows, op.inner, op.weights, out, rank, threads);
 }
 
@@ -116,6 +125,6 @@ static void run(const Op* ops, int64_t count, const Step& step, Team& team) {
     });
 }
 
-extern const Isa ISA = {NAME, LANES, packed_bytes, pack, pack_codes, scratch_bytes, run};
+extern const Isa ISA = {NAME, LANES, packed_bytes, pack, pack_rows, scratch_bytes, run};
 
 }  // namespace NAMESPACE

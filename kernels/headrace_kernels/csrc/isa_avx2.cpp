@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include <atomic>
+#include <utility>
 
 #include "isa_table.h"
 

@@ -76,6 +76,8 @@ static void float_block(
     for (int64_t k = 0; k < inner; ++k) {
         vf w[TILES][2];
         for (int t = 0; t < TILES; ++t) Format::load_tile(tiles + (t * inner + k) * TILE, w[t][0], w[t][1]);
+        // Several rows take long enough for the next tile to come meanwhile.
+        if (ROWS >= 3) __builtin_prefetch(tiles + (TILES * inner + k) * TILE);
         for (int r = 0; r < ROWS; ++r) {
             const vf x = splat(rows[r * inner + k]);
             for (int t = 0; t < TILES; ++t) {
@@ -100,29 +102,56 @@ constexpr int BLOCK = 6;
 #endif
 
 template <class Format, int ROWS = BLOCK>
-static void float_rows(
+static inline void float_rows(
     const float* in, int64_t inner, const typename Format::Weight* weights, int64_t row, int64_t count, int64_t tile,
     const Output& out) {
-    for (; count >= ROWS; row += ROWS, count -= ROWS) float_block<ROWS, 1, Format>(in, inner, weights, row, tile, out);
-    if constexpr (ROWS > 1)
-        if (count) float_rows<Format, ROWS - 1>(in, inner, weights, row, count, tile, out);
+    if (count == ROWS) return float_block<ROWS, 1, Format>(in, inner, weights, row, tile, out);
+    if constexpr (ROWS > 1) float_rows<Format, ROWS - 1>(in, inner, weights, row, count, tile, out);
+}
+
+// `count` rows of one tile, in blocks of about one size: a last one of a row or two would wait for its own additions.
+template <class Format>
+static void float_tile(
+    const float* in, int64_t inner, const typename Format::Weight* weights, int64_t row, int64_t count, int64_t tile,
+    const Output& out) {
+    for (int64_t blocks = (count + BLOCK - 1) / BLOCK; blocks; --blocks) {
+        const int64_t rows = (count + blocks - 1) / blocks;
+        float_rows<Format>(in, inner, weights, row, rows, tile, out);
+        row += rows;
+        count -= rows;
+    }
 }
 
 constexpr int64_t CHUNK_ROWS = 96;  // whose activations stay in the second-level cache while tiles go by
 
-// This thread's part of a product: a run of tiles for each chunk of rows.
+// `count` rows of the tiles from `tile` to `last`.
+template <class Format>
+static void float_tiles(
+    const float* in, int64_t inner, const typename Format::Weight* weights, int64_t row, int64_t count, int64_t tile,
+    int64_t last, const Output& out) {
+    if (count == 1)
+        for (; tile + 4 <= last; tile += 4) float_block<1, 4, Format>(in, inner, weights, row, tile, out);
+    if (count == 2)
+        for (; tile + 2 <= last; tile += 2) float_block<2, 2, Format>(in, inner, weights, row, tile, out);
+    if (count == 3)
+        for (; tile + 2 <= last; tile += 2) float_block<3, 2, Format>(in, inner, weights, row, tile, out);
+    for (; tile < last; ++tile) float_tile<Format>(in, inner, weights, row, count, tile, out);
+}
+
+// Of weights, and of rows, what stays in the second-level cache while the other goes by.
+constexpr int64_t CACHED_BYTES = 160 << 10;
+
+// This thread's part of a product. Weights come from memory once: a run of tiles meets all rows, chunk by chunk.
 template <class Format>
 static void float_linear(
     const float* in, int64_t rows, int64_t inner, const void* packed, const Output& out, int rank, int threads) {
     const auto* weights = static_cast<const typename Format::Weight*>(packed);
     const int64_t tiles = tiles_of(out.columns), last = tiles * (rank + 1) / threads;
-    for (int64_t row = 0; row < rows; row += CHUNK_ROWS) {
-        const int64_t count = rows - row < CHUNK_ROWS ? rows - row : CHUNK_ROWS;
-        int64_t tile = tiles * rank / threads;
-        if (count == 1)
-            for (; tile + 4 <= last; tile += 4) float_block<1, 4, Format>(in, inner, weights, row, tile, out);
-        if (count == 2)
-            for (; tile + 2 <= last; tile += 2) float_block<2, 2, Format>(in, inner, weights, row, tile, out);
-        for (; tile < last; ++tile) float_rows<Format>(in, inner, weights, row, count, tile, out);
+    const int64_t run = CACHED_BYTES / (TILE * inner * (int64_t)sizeof *weights) + 1;
+    const int64_t chunk = (CACHED_BYTES / (inner * 4) / BLOCK + 1) * BLOCK;
+    for (int64_t tile = tiles * rank / threads; tile < last; tile += run) {
+        const int64_t end = tile + run < last ? tile + run : last;
+        for (int64_t row = 0; row < rows; row += chunk)
+            float_tiles<Format>(in, inner, weights, row, rows - row < chunk ? rows - row : chunk, tile, end, out);
     }
 }

@@ -1,36 +1,37 @@
-// The C interface: picks the best instruction set that this processor has, and keeps the team of threads.
+// The C interface: hands everything to the instruction set that was picked, and keeps the team of threads.
+#include <chrono>
 #include <memory>
 #include <mutex>
 
-#include "agreement.h"
-
-namespace avx2 {
-extern const Isa ISA;
-}
-namespace avx512 {
-extern const Isa ISA;
-}
+#include "memory.h"
+#include "pick.h"
 
 namespace {
 
-const Isa* pick() {
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
-        return nullptr;
-    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
-        && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
-    // The wide one was written where it could not be run: it has to prove itself against the other.
-    return wide && agree(avx512::ISA, avx2::ISA) ? &avx512::ISA : &avx2::ISA;
-}
-
-const Isa* const isa = pick();
+std::string refused;
+const Isa* isa = pick(nullptr, refused);
 // The team runs one function at a time: engines of one process take turns.
 std::mutex turns;
 std::unique_ptr<Team> team;
 
+// Called by whose turn it is.
+Team& team_of(int32_t threads) {
+    if (!team || team->size() != threads) team = std::make_unique<Team>(threads);
+    return *team;
+}
+
 }  // namespace
 
 const char* headrace_isa() { return isa ? isa->name : nullptr; }
+
+const char* headrace_refused() { return refused.c_str(); }
+
+int32_t headrace_choose(const char* key) {
+    const std::lock_guard<std::mutex> turn(turns);
+    const Isa* chosen = pick(key, refused);
+    if (chosen) isa = chosen;
+    return chosen != nullptr;
+}
 
 int32_t headrace_lanes() { return isa->lanes; }
 
@@ -38,19 +39,39 @@ int64_t headrace_packed_bytes(int32_t format, int64_t columns, int64_t inner) {
     return isa->packed_bytes(format, columns, inner);
 }
 
-void headrace_pack(int32_t format, const float* weights, int64_t columns, int64_t inner, void* packed) {
-    isa->pack(format, weights, columns, inner, packed);
-}
-
-void headrace_pack_codes(
-    const uint8_t* codes, const float* scales, const float* minima, int64_t columns, int64_t inner, void* packed) {
-    isa->pack_codes(codes, scales, minima, columns, inner, packed);
+void headrace_pack(
+    int32_t format, const uint8_t* const* rows, const int32_t* stored, int64_t columns, int64_t inner, void* packed,
+    int32_t threads) {
+    const std::lock_guard<std::mutex> turn(turns);
+    team_of(threads).run([&](int rank) { isa->pack_rows(format, rows, stored, columns, inner, packed, rank, threads); });
 }
 
 int64_t headrace_scratch(int32_t format, int64_t rows, int64_t inner) { return isa->scratch_bytes(format, rows, inner); }
 
 void headrace_run(const Op* ops, int64_t count, const Step* step, int32_t threads) {
     const std::lock_guard<std::mutex> turn(turns);
-    if (!team || team->size() != threads) team = std::make_unique<Team>(threads);
-    isa->run(ops, count, *step, *team);
+    isa->run(ops, count, *step, team_of(threads));
+}
+
+void headrace_run_timed(const Op* ops, int64_t count, const Step* step, int32_t threads, int64_t* nanoseconds) {
+    const std::lock_guard<std::mutex> turn(turns);
+    Team& workers = team_of(threads);
+    for (int64_t i = 0; i < count; ++i) {
+        const auto began = std::chrono::steady_clock::now();
+        isa->run(ops + i, 1, *step, workers);
+        const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - began;
+        nanoseconds[ops[i].kind] += took.count();
+    }
+}
+
+uint64_t headrace_read(const void* from, int64_t bytes, int32_t threads) {
+    const std::lock_guard<std::mutex> turn(turns);
+    const auto* words = static_cast<const uint64_t*>(from);
+    const int64_t count = bytes / 8;
+    std::atomic<uint64_t> total{0};
+    team_of(threads).run([&](int rank) {
+        const int64_t first = count * rank / threads;
+        total += sum_words(words + first, count * (rank + 1) / threads - first);
+    });
+    return total;
 }

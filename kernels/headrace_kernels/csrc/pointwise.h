@@ -3,12 +3,8 @@
 static inline void embed_row(const Embed& op, const Step& step, int64_t row) {
     const int64_t id = step.ids[row];
     float* out = op.out + row * op.width;
-    for (int64_t i = 0; i < op.width; ++i) {
-        const float value = op.format == BF16
-            ? widen_one(static_cast<const uint16_t*>(op.table)[id * op.width + i])
-            : static_cast<const float*>(op.table)[id * op.width + i];
-        out[i] = value * op.scale;
-    }
+    unpack_row(op.format, op.weights, op.width, id, out);
+    for (int64_t i = 0; i < op.width; ++i) out[i] *= op.scale;
 }
 
 static inline float inverse_rms(const float* in, int64_t width, float eps) {

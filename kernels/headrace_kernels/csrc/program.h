@@ -8,13 +8,17 @@
 
 extern "C" {
 
-enum Format : int32_t { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3 };
+enum Format : int32_t { F32 = 0, BF16 = 1, INT8 = 2, INT4 = 3, INT8_GROUPS = 4 };
+// How a model file stores a row; Q: ggml's blocks of 32 values.
+enum Stored : int32_t {
+    STORED_F32 = 0, STORED_F16 = 1, STORED_BF16 = 2, STORED_Q8_0 = 3, STORED_Q4_0 = 4, STORED_Q4_1 = 5
+};
 enum Kind : int32_t { EMBED = 0, NORM = 1, LINEAR = 2, ROPE = 3, ATTEND = 4, GATE = 5, HEAD = 6 };
 enum Activation : int32_t { SILU = 0, GELU_TANH = 1 };
 
-// out[row] = table[ids[row]] * scale. table: [vocabulary, width] of `format` (F32 or BF16).
+// out[row] = weights[ids[row]] * scale. weights: [vocabulary, width], packed by headrace_pack.
 struct Embed {
-    const void* table;
+    const void* weights;
     float* out;
     int64_t width;
     float scale;
@@ -32,7 +36,7 @@ struct Norm {
 };
 
 // out = in x weights^T + bias, or out += that where `add` is set. in: [row, inner]; out: [row, columns].
-// weights: packed by headrace_pack. bias may be null. scratch: headrace_scratch bytes for INT8 and INT4, else null.
+// weights: packed by headrace_pack. bias may be null. scratch: headrace_scratch bytes, or null if that is none.
 struct Linear {
     const float* in;
     const void* weights;
@@ -136,18 +140,29 @@ struct Step {
 
 // Name of the instruction set in use, or null where there is none for this processor.
 const char* headrace_isa();
+// Names of those that this processor has but that computed something else than AVX2 when they were tried; or "".
+const char* headrace_refused();
+// Takes the instruction set "avx2", "avx512" or "avx512bf16" from now on, or the best one where `key` is null. 0 if this
+// processor does not have it, or it was refused. What was packed before is of no use with another.
+int32_t headrace_choose(const char* key);
 // Floats of one of its vectors. A head's dim must be a multiple of it, and 256 at most.
 int32_t headrace_lanes();
-// Bytes of a packed [columns, inner] matrix; 0 if it cannot be packed: INT8 and INT4 want inner a multiple of 32.
+// Bytes of a packed [columns, inner] matrix; 0 if it cannot be packed: integers want inner a multiple of 32.
 int64_t headrace_packed_bytes(int32_t format, int64_t columns, int64_t inner);
-// Packs `weights` [columns, inner] (float32; INT8 and INT4 are rounded here) into `packed`, 64-byte aligned.
-void headrace_pack(int32_t format, const float* weights, int64_t columns, int64_t inner, void* packed);
-// The same for INT4 from codes: [columns, inner] bytes of 0 .. 15, value = code x scale + minimum, [columns, inner / 32].
-void headrace_pack_codes(
-    const uint8_t* codes, const float* scales, const float* minima, int64_t columns, int64_t inner, void* packed);
+// Packs a matrix [columns, inner] into `packed`, 64-byte aligned, on `threads` threads. rows: where each of its rows
+// stands; stored: how. INT4 holds Q4_0 and Q4_1 and INT8_GROUPS holds Q8_0 as they are; else it is rounded here.
+void headrace_pack(
+    int32_t format, const uint8_t* const* rows, const int32_t* stored, int64_t columns, int64_t inner, void* packed,
+    int32_t threads);
 // Bytes of scratch that a Linear of `rows` rows wants.
 int64_t headrace_scratch(int32_t format, int64_t rows, int64_t inner);
 // Runs `count` operations in order on `threads` threads. Returns when all is done.
 // Runs of several callers take turns; a program, whose buffers are its own, is for one caller.
 void headrace_run(const Op* ops, int64_t count, const Step* step, int32_t threads);
+// The same, one operation after the other, each started and ended by itself. Adds to nanoseconds[kind] what those of
+// the kind took.
+void headrace_run_timed(const Op* ops, int64_t count, const Step* step, int32_t threads, int64_t* nanoseconds);
+// Reads `bytes` on `threads` threads and returns the sum of their 64-bit words: how fast memory can be read at all.
+// bytes: a multiple of 8.
+uint64_t headrace_read(const void* from, int64_t bytes, int32_t threads);
 }

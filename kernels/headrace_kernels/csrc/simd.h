@@ -13,7 +13,8 @@ static inline vf load(const float* from) {
 
 static inline void store(float* to, vf value) { __builtin_memcpy(to, &value, sizeof value); }
 
-static inline vf splat(float value) { return vf{} + value; }
+// Less 0, which changes no bit and costs no instruction; plus 0 would turn -0 into 0.
+static inline vf splat(float value) { return value - vf{}; }
 
 // Always one rounding, so that a sum does not depend on what the compiler makes of the code around it.
 static inline vf fma(vf a, vf b, vf c) {
@@ -84,4 +85,33 @@ static inline vf exponential(vf x) {
 static inline vf tangent(vf x) {
     const vf bounded = select(x > 10.0f, splat(10.0f), select(x < -10.0f, splat(-10.0f), x));
     return 1.0f - 2.0f / (exponential(2.0f * bounded) + 1.0f);
+}
+
+// 0, 1, 2 …
+#if LANES == 16
+constexpr vi LANE_NUMBERS = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
+constexpr vi LANE_NUMBERS = {0, 1, 2, 3, 4, 5, 6, 7};
+#endif
+
+// One round of `transpose`: rows HALF apart exchange half of their blocks of HALF lanes.
+template <int HALF, int... LANE>
+static inline void exchange(vf* rows, std::integer_sequence<int, LANE...>) {
+    for (int row = 0; row < LANES; ++row) {
+        if (row & HALF) continue;
+        const vf upper = rows[row], lower = rows[row + HALF];
+        rows[row] = __builtin_shufflevector(upper, lower, (LANE & HALF ? LANES + LANE - HALF : LANE)...);
+        rows[row + HALF] = __builtin_shufflevector(upper, lower, (LANE & HALF ? LANES + LANE : LANE + HALF)...);
+    }
+}
+
+// A square of LANES x LANES floats turned over its diagonal.
+static inline void transpose(vf* rows) {
+    constexpr std::make_integer_sequence<int, LANES> lanes;
+#if LANES == 16
+    exchange<8>(rows, lanes);
+#endif
+    exchange<4>(rows, lanes);
+    exchange<2>(rows, lanes);
+    exchange<1>(rows, lanes);
 }

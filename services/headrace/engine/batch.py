@@ -1,11 +1,12 @@
-"""A batch: the spans of one step as tensors, made once and used by every layer.
+"""A batch: the spans of one step, and the tensors of it that torch's layers use.
 
 Owns the translation from pages and positions to rows of the KV tensors. It knows no weights and computes no attention.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor
@@ -17,39 +18,53 @@ from headrace.engine.rows import padded_rows
 from headrace.engine.runner import Span
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
-    """tokens: real ones, the first of `rows` rows. ids: [rows]; positions: [tokens].
+    """tokens: real ones, the first of `rows` rows. page_multiple: contexts' pages are filled up to a multiple of it.
 
-    contexts: the attention calls that cover all tokens. spans: what it was made of.
+    A tensor is made when it is first asked for, once for all layers: who computes from the spans alone pays for none.
     """
 
     spans: list[Span]
     tokens: int
     rows: int
-    ids: Tensor
-    positions: Tensor
-    slots: ops.Slots
-    contexts: list[ops.Context]
+    layout: KvLayout
+    page_multiple: int
+
+    @cached_property
+    def ids(self) -> Tensor:
+        """[rows]"""
+        ids = list(chain.from_iterable(span.tokens[span.start : span.start + span.count] for span in self.spans))
+        return torch.tensor(ids + [0] * (self.rows - len(ids)))
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """[tokens]"""
+        return torch.tensor(_positions(self.spans))
+
+    @cached_property
+    def slots(self) -> ops.Slots:
+        return _slots(self.spans, _positions(self.spans), self.layout)
+
+    @cached_property
+    def contexts(self) -> list[ops.Context]:
+        """The attention calls that cover all tokens."""
+        return list(_contexts(self.spans, self.layout, self.page_multiple))
+
+    @cached_property
+    def launch(self) -> ops.Launch:
+        """The same for one launch that covers them all."""
+        return _launch(self.spans, self.rows)
 
 
 def make_batch(spans: list[Span], layout: KvLayout, page_multiple: int = 1) -> Batch:
-    """Spans of one token must come first: they are attended to in one call, longer ones in one call each.
+    """Spans of one token must come first: they are attended to in one call, longer ones in one call each."""
+    tokens = sum(span.count for span in spans)
+    return Batch(spans, tokens, padded_rows(tokens), layout, page_multiple)
 
-    page_multiple: the contexts' pages are filled up to a multiple of it.
-    """
-    ids = list(chain.from_iterable(span.tokens[span.start : span.start + span.count] for span in spans))
-    positions = list(chain.from_iterable(range(span.start, span.start + span.count) for span in spans))
-    rows = padded_rows(len(ids))
-    return Batch(
-        spans=spans,
-        tokens=len(ids),
-        rows=rows,
-        ids=torch.tensor(ids + [0] * (rows - len(ids))),
-        positions=torch.tensor(positions),
-        slots=_slots(spans, positions, layout),
-        contexts=list(_contexts(spans, layout, page_multiple)),
-    )
+
+def _positions(spans: list[Span]) -> list[int]:
+    return list(chain.from_iterable(range(span.start, span.start + span.count) for span in spans))
 
 
 def _slots(spans: list[Span], positions: list[int], layout: KvLayout) -> ops.Slots:
@@ -84,3 +99,14 @@ def _context(first: int, spans: list[Span], layout: KvLayout, page_multiple: int
     gather = (table[None, :, None, :] * layout.kv_heads + head) * 2 + side
     last = torch.tensor([span.start for span in spans])[:, None] + torch.arange(rows)
     return ops.Context(first, len(spans), rows, table, last[:, -1] + 1, gather.flatten(), last)
+
+
+def _launch(spans: list[Span], rows: int) -> ops.Launch:
+    width = max(len(span.blocks) for span in spans)
+    positions = _positions(spans)
+    return ops.Launch(
+        table=torch.tensor([span.blocks + [0] * (width - len(span.blocks)) for span in spans], dtype=torch.int32),
+        first_row=torch.tensor([0, *accumulate(span.count for span in spans)], dtype=torch.int32),
+        positions=torch.tensor(positions + [-1] * (rows - len(positions)), dtype=torch.int32),
+        several=any(span.count > 1 for span in spans),
+    )

@@ -36,8 +36,8 @@ def edit(logits: Logits, edited: list[RowRules]) -> None:
     _bias(logits, [one for one in edited if len(one.rules.biased)])
     _penalise(logits, [one for one in edited if one.rules.penalised])
     for one in edited:
-        if one.rules.allowed is not None:
-            _allow(logits[one.row], one.rules.allowed)
+        if one.rules.closed is not None:
+            np.putmask(logits[one.row], one.rules.closed, -np.inf)
     _ban(logits, [(one.row, _banned(one.rules, one.history)) for one in edited])
 
 
@@ -63,12 +63,6 @@ def _penalise(logits: Logits, edited: list[RowRules]) -> None:
     values -= np.repeat([one.frequency_penalty for one in sampling], sizes) * counts
     values -= np.repeat([one.presence_penalty for one in sampling], sizes) * (counts > 0)
     _put(logits, places, values)
-
-
-def _allow(row: Logits, allowed: Ids) -> None:
-    kept = row[allowed]
-    row.fill(-np.inf)
-    row[allowed] = kept
 
 
 def _ban(logits: Logits, banned: list[tuple[int, Ids]]) -> None:

@@ -8,7 +8,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -19,17 +18,42 @@ _HALF = np.uint64(32)
 _LOW = np.uint64(2**32 - 1)
 # Colder than this float32 has no number to divide by; logits that differ are worlds apart long before.
 COLDEST = 1e-30
+# Weights are whole multiples of 1 / UNIT.
+UNIT = 2**34
+_NO_WEIGHT = np.float32(-80.0)  # far below half a unit
+_MAGIC = np.float32(1.5 * 2**23)  # added and taken away again, it rounds to whole numbers
+_TERMS = np.array([1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1], np.float32)
 
 
-def heated(row: Logits, best: float, temperature: float) -> torch.Tensor:
-    """(logit - best) / temperature in float32, in memory of its own."""
-    scores = torch.from_numpy(row) - best
-    return scores if temperature == 1.0 else scores.div_(max(temperature, COLDEST))
+def heated(row: Logits, best: float, temperature: float) -> Logits:
+    """(logit - best) / temperature in float32, in memory of its own; -inf where that is beyond it."""
+    with np.errstate(over="ignore"):
+        scores: Logits = (row - np.float32(best)) / np.float32(max(temperature, COLDEST))
+    return scores
+
+
+def weights(scores: Logits) -> npt.NDArray[np.float64]:
+    """e^score in whole units of 1 / UNIT. scores: 0 or less.
+
+    Only operations that round alike everywhere (Cody and Waite's reduction, then a polynomial), so that every
+    implementation gives the same; and sums of up to 2^19 whole numbers are exact, in whatever order.
+    """
+    x = np.maximum(scores, _NO_WEIGHT)
+    turns = (x * np.float32(1.44269504) + _MAGIC) - _MAGIC
+    rest = x - turns * np.float32(0.693359375)
+    rest += turns * np.float32(2.12194440e-4)
+    value = np.full_like(rest, 1.9875691500e-4)
+    for term in _TERMS:
+        value = value * rest + term
+    value = (value * rest * rest + rest) + np.float32(1.0)
+    power = turns.astype(np.int32) << np.int32(23)
+    whole: npt.NDArray[np.float64] = np.rint((value.view(np.int32) + power).view(np.float32) * np.float64(UNIT))
+    return whole
 
 
 def mass(row: Logits, best: float, temperature: float) -> float:
-    """Sum of exp((logit - best) / temperature): float32 terms, added in float64."""
-    return float(heated(row, best, temperature).exp_().numpy().sum(dtype=np.float64))
+    """Sum of exp((logit - best) / temperature), to a multiple of 1 / UNIT."""
+    return float(weights(heated(row, best, temperature)).sum()) / UNIT
 
 
 def best_ids(row: Logits, count: int) -> Ids:

@@ -1,6 +1,7 @@
 """Raw log-probabilities: log-softmax of the model's logits as they are, before sampling changes them.
 
-Owns the report of one token. Computed from float32 logits: float32 terms, added and subtracted in float64.
+Owns the report of one token. Computed from float32 logits: float32 terms, rounded to multiples of 2^-34 and
+added exactly, subtracted in float64.
 """
 
 import math
@@ -9,24 +10,26 @@ import numpy as np
 
 from headrace.core.errors import InternalError
 from headrace.core.logprobs import TokenLogprob
-from headrace.engine.logit_row import Logits, best_ids, mass
+from headrace.engine.logit_row import Logits
+from headrace.engine.row_kernels import NumpyRows, RowKernels
+
+_NUMPY = NumpyRows()
 
 
-def token_logprob(row: Logits, token: int, count: int) -> TokenLogprob:
+def token_logprob(row: Logits, token: int, count: int, rows: RowKernels = _NUMPY) -> TokenLogprob:
     """`token` among finite logits [vocabulary], with the `count` likeliest. Equal logits rank in order of id."""
-    best, value = float(row.max()), row[token]
-    total = best + math.log(mass(row, best, 1.0))
-    before = int(np.count_nonzero(row > value)) + int(np.count_nonzero(row[:token] == value))
-    top = best_ids(row, count) if count else np.empty(0, dtype=np.int64)
+    mass, before, top = rows.standing(row, token, count)
+    total = float(row[top[0]] if len(top) else row.max()) + math.log(mass)
     logprobs = (row[top].astype(np.float64) - total).tolist()
-    return TokenLogprob(token, float(value) - total, before + 1, tuple(zip(top.tolist(), logprobs, strict=True)))
+    ranked = tuple(zip(top.tolist(), logprobs, strict=True))
+    return TokenLogprob(token, float(row[token]) - total, before + 1, ranked)
 
 
-def score(logits: Logits, tokens: list[int], count: int) -> list[TokenLogprob]:
+def score(logits: Logits, tokens: list[int], count: int, rows: RowKernels = _NUMPY) -> list[TokenLogprob]:
     """Of each row of [row, vocabulary] its token. Raises InternalError if a value is not finite."""
-    if not (np.isfinite(logits.max(axis=1)) & np.isfinite(logits.min(axis=1))).all():
+    if not rows.best(logits)[1].all():
         raise not_finite()
-    return [token_logprob(row, token, count) for row, token in zip(logits, tokens, strict=True)]
+    return [token_logprob(row, token, count, rows) for row, token in zip(logits, tokens, strict=True)]
 
 
 def not_finite() -> InternalError:

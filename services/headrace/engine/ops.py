@@ -1,18 +1,19 @@
-"""Tensor operations of a model's forward pass: the one place that picks kernels.
+"""Tensor operations of a model's forward pass: the one door to the kernels.
 
-Owns the arithmetic on KV pages: Triton's kernels where a tensor lies on a GPU and there is one, plain torch elsewhere.
-It knows no weights, sequences or schedule.
+Owns the choice: Triton's kernels where a tensor lies on a GPU, torch elsewhere. Matrix products are torch's on both. It
+knows no weights, sequences or schedule. `headrace_kernels.reference` says what each operation computes.
 """
 
 import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from headrace.core.layout import KvLayout
-from headrace.engine import tiled_attention
+from headrace.engine import gathered_attention, tiled_attention
+from headrace.engine.activations import ACTIVATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,36 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """One attention call for all of a step, the same for every layer.
+
+    table: [sequence, blocks]. first_row: [sequence + 1], of each among the step's rows, and the row behind the last.
+    positions: [row], -1 for padding. several: whether a sequence may have more than one row.
+    """
+
+    table: Tensor
+    first_row: Tensor
+    positions: Tensor
+    several: bool
+
+
+class Attending(Protocol):
+    """What a step knows of its attention, made when it is first asked for: torch goes by contexts, Triton by launch.
+
+    rows: of the step, those of padding included.
+    """
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def contexts(self) -> list[Context]: ...
+
+    @property
+    def launch(self) -> Launch: ...
+
+
+@dataclass(frozen=True, slots=True)
 class Slots:
     """Where a step's tokens are written, no two alike.
 
@@ -127,63 +158,104 @@ def picks_triton(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-def attention(
-    queries: Tensor, kv: PagedKv, layer: int, spec: AttentionSpec, contexts: list[Context], *, rows: int
-) -> Tensor:
+def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Of [row, dim] or [row, head, dim] over the last dimension. weight: [dim] or [head, dim]; one of hidden's own
+    dtype is a factor of the rounded norm, a float32 one beside 16-bit values a factor before the rounding."""
+    if picks_triton(hidden):
+        from headrace_kernels import rms_norm as kernels  # noqa: PLC0415 - absent on machines without a GPU
+
+        out = hidden.new_empty(hidden.shape)
+        kernels.rms_norm(hidden, weight, eps, out=out)
+        return out
+    wide = hidden.float()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * normed.to(hidden.dtype) if weight.dtype == hidden.dtype else (normed * weight).to(hidden.dtype)
+
+
+def add_rms_norm(hidden: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """hidden + added, both [row, dim], and the norm of that."""
+    if picks_triton(hidden):
+        from headrace_kernels import rms_norm as kernels  # noqa: PLC0415 - absent on machines without a GPU
+
+        total, out = hidden.new_empty(hidden.shape), hidden.new_empty(hidden.shape)
+        kernels.add_rms_norm(hidden, added, weight, eps, total=total, out=out)
+        return total, out
+    total = hidden + added
+    return total, rms_norm(total, weight, eps)
+
+
+def rms_norm_add(hidden: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """residual + the norm of hidden, both [row, dim]."""
+    if picks_triton(hidden):
+        from headrace_kernels import rms_norm as kernels  # noqa: PLC0415 - absent on machines without a GPU
+
+        out = hidden.new_empty(hidden.shape)
+        kernels.rms_norm_add(hidden, residual, weight, eps, out=out)
+        return out
+    return residual + rms_norm(hidden, weight, eps)
+
+
+def rotate(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """states: [token, head, dim]; cosines, sines: [token, 1, rotary]. The dimensions beyond rotary stay as they are."""
+    if picks_triton(states):
+        from headrace_kernels.rope import rope  # noqa: PLC0415 - absent on machines without a GPU
+
+        out = states.new_empty(states.shape)
+        rope(states, cosines.squeeze(1), sines.squeeze(1), out=out)
+        return out
+    turning, still = states[..., : cosines.shape[-1]], states[..., cosines.shape[-1] :]
+    first, second = turning.chunk(2, dim=-1)
+    turned = turning * cosines + torch.cat((-second, first), dim=-1) * sines
+    return torch.cat((turned, still), dim=-1) if still.shape[-1] else turned
+
+
+def gate(gate_up: Tensor, activation: str) -> Tensor:
+    """act(gate) x up, of the two halves of [row, 2 x inner]. activation: a key of ACTIVATIONS."""
+    if picks_triton(gate_up):
+        from headrace_kernels import gate as kernels  # noqa: PLC0415 - absent on machines without a GPU
+
+        out = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
+        kernels.gate(gate_up, activation, out=out)
+        return out
+    opening, up = gate_up.chunk(2, dim=-1)
+    return ACTIVATIONS[activation](opening) * up
+
+
+def attention(queries: Tensor, kv: PagedKv, layer: int, spec: AttentionSpec, step: Attending) -> Tensor:
     """Grouped-query attention of a step's tokens over their paged contexts.
 
-    queries: [token, head, dim]. Returns [rows, head x dim]; rows past the last token are zero.
+    queries: [token, head, dim]. Returns [step.rows, head x dim]; rows past the last token are zero.
     """
-    out = queries.new_zeros(rows, queries.shape[1] * queries.shape[2])
-    plain = not spec.window and not spec.softcap and not kv.batch_invariant
-    for context in contexts:
+    if picks_triton(queries):
+        return _attend_in_one_launch(queries, kv, layer, spec, step)
+    out = queries.new_zeros(step.rows, queries.shape[1] * queries.shape[2])
+    for context in step.contexts:
         these = slice(context.first_token, context.first_token + context.batch * context.rows)
-        if context.rows == 1 and plain and picks_triton(queries):
-            _decode(queries[these], kv, layer, spec, context, out=out[these])
-        else:
-            out[these] = _attend(queries[these], kv, layer, spec, context)
+        out[these] = gathered_attention.attend(queries[these], kv, layer, spec, context)
     return out
 
 
-def _decode(queries: Tensor, kv: PagedKv, layer: int, spec: AttentionSpec, context: Context, *, out: Tensor) -> None:
-    from headrace_kernels.paged_decode import paged_decode  # noqa: PLC0415 - absent on machines without a GPU
+def _attend_in_one_launch(queries: Tensor, kv: PagedKv, layer: int, spec: AttentionSpec, step: Attending) -> Tensor:
+    from headrace_kernels import mixed_attention as kernels  # noqa: PLC0415 - absent on machines without a GPU
 
-    paged_decode(
-        queries, kv.pages[layer], context.table, context.lengths, scale=spec.scale, out=out.view(queries.shape)
+    launch, tokens = step.launch, len(queries)
+    out = queries.new_empty(step.rows, *queries.shape[1:])
+    out[tokens:] = 0
+    # A row's bits may depend on how many share its matrix product, so in that mode it is always the same number.
+    many = launch.several and not kv.batch_invariant
+    kernels.mixed_attention(
+        queries,
+        kv.pages[layer],
+        launch.table,
+        launch.first_row,
+        launch.positions[:tokens],
+        scale=spec.scale,
+        window=spec.window,
+        softcap=spec.softcap,
+        out=out[:tokens],
+        tile_rows=kernels.PREFILL_ROWS if many else kernels.DECODE_ROWS,
     )
-
-
-def _attend(queries: Tensor, kv: PagedKv, layer: int, spec: AttentionSpec, context: Context) -> Tensor:
-    """The queries that share one KV head count as rows of one call, so pages are gathered once a KV head."""
-    kv_heads, dim = kv.layout.kv_heads, kv.layout.head_dim
-    group = queries.shape[1] // kv_heads
-    grouped = queries.reshape(context.batch, context.rows, kv_heads, group, dim).permute(0, 2, 3, 1, 4)
-    grouped = grouped.reshape(context.batch, kv_heads, group * context.rows, dim)
-    both = kv.heads[layer].index_select(0, context.gather).view(2, context.batch, kv_heads, -1, dim)
-    # It is masked, and would be felt all the same where it is not finite: 0 x NaN is NaN.
-    sequences, tokens = context.stale(both.shape[3])
-    both[:, sequences, :, tokens] = 0
-    keys, values = both
-    if kv.batch_invariant:
-        attended = tiled_attention.attend(grouped, keys, values, context.positions.repeat(1, group), spec)
-    else:
-        attended = _attend_masked(grouped, keys, values, context.mask(keys.shape[2], spec.window, group), spec)
-    ungrouped = attended.view(context.batch, kv_heads, group, context.rows, dim).permute(0, 3, 1, 2, 4)
-    return ungrouped.reshape(context.batch * context.rows, -1)
-
-
-def _attend_masked(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, spec: AttentionSpec) -> Tensor:
-    """Soft-capped scores (Gemma 2, arXiv 2408.00118) are float32 between the two products."""
-    if not spec.softcap:
-        return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=spec.scale)
-    scores = (queries @ keys.transpose(2, 3)).float() * spec.scale
-    weights = soft_cap(scores, spec.softcap).masked_fill(~mask, -torch.inf).softmax(-1)
-    return weights.to(values.dtype) @ values
-
-
-def soft_cap(values: Tensor, cap: float) -> Tensor:
-    """cap x tanh(values / cap)."""
-    return (values / cap).tanh() * cap
+    return out.flatten(1)
 
 
 def pack_pages(pool: Tensor, blocks: Tensor, unit: Tensor) -> None:

@@ -19,7 +19,7 @@ DEFAULT_KV_BYTES = 1024 * _MIB
 MOST_ROWS = 512
 _RANKS = (1, 2, 4)
 KERNELS = ("auto", "native", "torch")
-QUANTIZATIONS = ("int8", "int4")
+QUANTIZATIONS = ("gguf", "int8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,9 @@ class EngineOptions:
     batch_invariant: a request's tokens and logprobs are the same bits whatever else runs, at a price.
     tensor_parallel_size: ranks that share a replica, each a process with its part of the threads.
     kernels: "native" computes in C++, "torch" with torch, "auto" natively where the model and the processor allow it.
-    quantization: "int8" (a scale each row) or "int4" (a scale and a minimum each 32 values) rounds the matrices of
-    the native kernels as they are loaded; None leaves them in `dtype`.
+    quantization: of the matrices of the native kernels: "gguf" keeps the bits of those that a GGUF file has in Q4_0,
+    Q4_1 or Q8_0; "int8" (a scale each row) or "int4" (a scale and a minimum each 32 values) rounds all as they are
+    loaded; None brings them to `dtype`.
     """
 
     dtype: str = "auto"

@@ -23,15 +23,16 @@ NO_TOKEN = -2
 class Rules:
     """Of one sequence. All ids are distinct.
 
-    biased, bias: ids and what is added to their logits. allowed: the only ids that may be drawn; None is off.
-    banned: bad words of one token. heads: [longer bad word, head], all but the last token of each, filled up with
-    ANY_TOKEN on the left; lasts: [longer bad word], their last tokens. stops: ids not to be drawn before min_tokens.
+    biased, bias: ids and what is added to their logits. closed: [vocabulary], whether allowed_token_ids leaves an id
+    out; None is off. banned: bad words of one token. heads: [longer bad word, head], all but the last token of each,
+    filled up with ANY_TOKEN on the left; lasts: [longer bad word], their last tokens. stops: ids not to be drawn
+    before min_tokens.
     """
 
     sampling: SamplingParams
     biased: Ids
     bias: npt.NDArray[np.float64]
-    allowed: Ids | None
+    closed: npt.NDArray[np.bool_] | None
     banned: Ids
     heads: Ids
     lasts: Ids
@@ -48,7 +49,7 @@ class Rules:
             sampling=sampling,
             biased=biased,
             bias=bias,
-            allowed=None if sampling.allowed_token_ids is None else _ids(sampling.allowed_token_ids, size),
+            closed=None if sampling.allowed_token_ids is None else _others(sampling.allowed_token_ids, size),
             banned=_ids((word[0] for word in words if len(word) == 1), size),
             heads=_heads(longer),
             lasts=np.array([word[-1] for word in longer], dtype=np.int64),
@@ -64,11 +65,17 @@ class Rules:
     def empty(self) -> bool:
         """The logits stay as they are."""
         sizes = len(self.biased) + len(self.banned) + len(self.lasts) + len(self.stops)
-        return sizes == 0 and self.allowed is None and not self.penalised
+        return sizes == 0 and self.closed is None and not self.penalised
 
 
 def _ids(ids: Iterable[int], size: int) -> Ids:
     return np.array(sorted({token for token in ids if token < size}), dtype=np.int64)
+
+
+def _others(ids: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
+    others = np.ones(size, dtype=np.bool_)
+    others[_ids(ids, size)] = False
+    return others
 
 
 def _summed(biases: tuple[tuple[int, float], ...], size: int) -> tuple[Ids, npt.NDArray[np.float64]]:

@@ -15,38 +15,50 @@ from headrace.engine.edits import RowRules, edit
 from headrace.engine.history import TokenHistory
 from headrace.engine.logit_row import Ids, Logits
 from headrace.engine.logprobs import not_finite, token_logprob
-from headrace.engine.noise import Floats, Stream, draw
+from headrace.engine.native.sampling import pick_rows
+from headrace.engine.row_kernels import RowKernels
 from headrace.engine.rules import Rules
 from headrace.engine.runner import Draw, Drawn
-from headrace.engine.survivors import survivors
 
 
 class Sampler:
     """Draws tokens; keeps the rules of each sequence for as long as its history lives."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, rows: RowKernels | None = None) -> None:
+        """rows: who computes over the vocabulary; None picks the fastest there is, which changes no outcome."""
         self._vocabulary = vocabulary
+        self.rows = rows or pick_rows()
         self._rules: WeakKeyDictionary[TokenHistory, Rules] = WeakKeyDictionary()
 
     def sample(self, logits: Logits, draws: list[Draw]) -> list[Drawn | HeadraceError]:
         """A token a row of float32 [row, vocabulary] (overwritten), or the error that fails that row alone:
         its logits are not finite, or its parameters leave no token. A row's outcome does not depend on other rows."""
-        best = logits.argmax(axis=1)
-        finite = np.isfinite(logits[np.arange(len(draws)), best]) & np.isfinite(logits.min(axis=1))
+        best, finite = self.rows.best(logits)
         edited = [one for one in self._row_rules(draws) if finite[one.row] and not one.rules.empty]
         raw = {one.row: logits[one.row].copy() for one in edited if one.rules.sampling.logprobs is not None}
         if edited:
             edit(logits, edited)
         errors: dict[int, HeadraceError] = {int(row): not_finite() for row in np.flatnonzero(~finite)}
         for one in edited:
-            best[one.row] = logits[one.row].argmax()
+            best[one.row] = self.rows.best(logits[one.row : one.row + 1])[0][0]
             if np.isneginf(logits[one.row, best[one.row]]):
                 errors[one.row] = _nothing_left()
-        tokens = _choose(logits, best, {row: one for row, one in enumerate(draws) if row not in errors})
+        tokens = self._choose(logits, best, {row: one for row, one in enumerate(draws) if row not in errors})
         return [
-            errors.get(row) or Drawn(tokens[row], _report(raw.get(row, logits[row]), tokens[row], one))
+            errors.get(row) or Drawn(tokens[row], self._report(raw.get(row, logits[row]), tokens[row], one))
             for row, one in enumerate(draws)
         ]
+
+    def _choose(self, logits: Logits, best: Ids, draws: dict[int, Draw]) -> dict[int, int]:
+        """The tokens of the rows in `draws`. best: of each row of logits."""
+        tokens = {row: int(best[row]) for row, one in draws.items() if one.sampling.greedy}
+        if drawn := {row: one for row, one in draws.items() if not one.sampling.greedy}:
+            tokens.update(zip(drawn, self.rows.draw(logits, best, drawn), strict=True))
+        return tokens
+
+    def _report(self, raw: Logits, token: int, one: Draw) -> TokenLogprob | None:
+        count = one.sampling.logprobs
+        return None if count is None else token_logprob(raw, token, count, self.rows)
 
     def _row_rules(self, draws: list[Draw]) -> list[RowRules]:
         return [RowRules(row, self._rules_of(one), one.history) for row, one in enumerate(draws)]
@@ -56,28 +68,6 @@ class Sampler:
         if rules is None or rules.sampling is not one.sampling:
             rules = self._rules[one.history] = Rules.of(one.sampling, self._vocabulary)
         return rules
-
-
-def _choose(logits: Logits, best: Ids, draws: dict[int, Draw]) -> dict[int, int]:
-    """The tokens of the rows in `draws`. best: of each row of logits."""
-    tokens = {row: int(best[row]) for row, one in draws.items() if one.sampling.greedy}
-    streams: list[Stream] = []
-    ids: list[Ids] = []
-    scores: list[Floats] = []
-    drawn = {row: one for row, one in draws.items() if not one.sampling.greedy}
-    for row, one in drawn.items():
-        streams.append(Stream(one.sampling.seed or 0, one.choice, one.position))
-        kept, score = survivors(logits[row], float(logits[row, best[row]]), one.sampling, streams[-1])
-        ids.append(kept)
-        scores.append(score)
-    if drawn:
-        tokens.update(zip(drawn, draw(streams, ids, scores), strict=True))
-    return tokens
-
-
-def _report(raw: Logits, token: int, one: Draw) -> TokenLogprob | None:
-    count = one.sampling.logprobs
-    return None if count is None else token_logprob(raw, token, count)
 
 
 def _nothing_left() -> InvalidRequest:

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from headrace.core.sampling import SamplingParams
-from headrace.engine.logit_row import COLDEST, Ids, Logits, heated, mass, ranked, reached_by
+from headrace.engine.logit_row import COLDEST, UNIT, Ids, Logits, heated, ranked, reached_by, weights
 from headrace.engine.noise import NOISE_RANGE, Floats, Stream, leaders
 
 _LOWEST = float(np.finfo(np.float32).min)
@@ -22,14 +22,16 @@ _MANY = 4096
 def survivors(row: Logits, best: float, sampling: SamplingParams, stream: Stream) -> tuple[Ids, Floats]:
     """Ids that may be drawn, ascending, and their (logit - best) / temperature. best: the row's largest logit."""
     if len(row) > _MANY and not _filtered(sampling):
-        ids = leaders(stream, heated(row, best, sampling.temperature).numpy())
+        ids = leaders(stream, heated(row, best, sampling.temperature))
         return ids, scaled(row, best, sampling.temperature, ids)
     return filtered(row, best, sampling)
 
 
 def filtered(row: Logits, best: float, sampling: SamplingParams) -> tuple[Ids, Floats]:
     """What the filters keep, less tokens so far below the best that no noise can lift them. See survivors."""
-    everyone = mass(row, best, sampling.temperature) if _nucleus_of_all(sampling, len(row)) else None
+    everyone = None
+    if _nucleus_of_all(sampling, len(row)):
+        everyone = float(weights(heated(row, best, sampling.temperature)).sum())
     ids = np.flatnonzero(row >= np.float32(_floor(row, best, sampling, everyone)))
     if sampling.top_p < 1.0 or 0 < sampling.top_k < len(ids):
         ids = ranked(row, ids)[: sampling.top_k or None]
@@ -38,7 +40,7 @@ def filtered(row: Logits, best: float, sampling: SamplingParams) -> tuple[Ids, F
         kept = scores >= math.log(sampling.min_p)
         ids, scores = ids[kept], scores[kept]
     if sampling.top_p < 1.0:
-        kept_count = _nucleus(scores, sampling.top_p, everyone)
+        kept_count = _nucleus(weights(heated(row[ids], best, sampling.temperature)), sampling.top_p, everyone)
         ids = np.sort(ids[:kept_count])
     elif sampling.top_k:
         ids = np.sort(ids)
@@ -63,13 +65,13 @@ def _nucleus_of_all(sampling: SamplingParams, size: int) -> bool:
 
 
 def _floor(row: Logits, best: float, sampling: SamplingParams, everyone: float | None) -> float:
-    """A logit that everyone who survives reaches, and not many more do."""
+    """A logit that everyone who survives reaches, and not many more do. everyone: see _nucleus."""
     depths = []
     if sampling.min_p > 0.0:
         depths.append(math.log(sampling.min_p))
     if everyone is not None:
-        # All tokens below a weight of (1 - top_p) mass / size together weigh less than (1 - top_p) mass.
-        depths.append(math.log((1.0 - sampling.top_p) * everyone / len(row)))
+        # Tokens below half of (1 - top_p) mass / size weigh less than (1 - top_p) mass together, rounding included.
+        depths.append(math.log((1.0 - sampling.top_p) * everyone / UNIT / len(row) / 2))
     if sampling.top_p == 1.0:
         depths.append(-NOISE_RANGE)
     floor = max((best + sampling.temperature * (depth - _SLACK) for depth in depths), default=_LOWEST)
@@ -79,8 +81,9 @@ def _floor(row: Logits, best: float, sampling: SamplingParams, everyone: float |
     return max(floor, _LOWEST)
 
 
-def _nucleus(scores: Floats, top_p: float, everyone: float | None) -> int:
-    """How many of `scores`, best first, are the fewest whose probabilities reach top_p."""
-    reached = np.exp(scores).cumsum()
+def _nucleus(own: Floats, top_p: float, everyone: float | None) -> int:
+    """How many tokens, best first, are the fewest whose probabilities reach top_p. own: their weights; everyone: the
+    whole row's, of which the probabilities are shares, else those of `own`."""
+    reached = own.cumsum()
     total = reached[-1] if everyone is None else everyone
     return int(np.searchsorted(reached, top_p * total)) + 1

@@ -16,8 +16,9 @@ from headrace.engine import ops
 from headrace.engine.batch import Batch, make_batch
 from headrace.engine.logit_row import Logits
 from headrace.engine.logprobs import score
+from headrace.engine.native.decoder import NativeDecoder
 from headrace.engine.page_memory import PageMemory
-from headrace.engine.rows import padded_rows
+from headrace.engine.rows import ROW_MULTIPLE
 from headrace.engine.runner import Draw, Drawn, Span
 from headrace.engine.sample import Sampler
 
@@ -33,8 +34,8 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [row, vocabulary] of [row, hidden], rows a multiple of ROW_MULTIPLE, in memory of its own: the
-        sampler overwrites it."""
+        """float32 [row, vocabulary] of [row, hidden], in memory of its own: the sampler overwrites it.
+        Rows are a multiple of ROW_MULTIPLE, except for the native kernels."""
         ...
 
 
@@ -47,6 +48,8 @@ class TorchRunner:
         self._pages = pages
         self._kv = kv
         self._sampler = sampler
+        # The native kernels give a row the same bits in any company, and one row costs them less than eight.
+        self._row_multiple = 1 if isinstance(model, NativeDecoder) else ROW_MULTIPLE
 
     @property
     def pages(self) -> PageMemory:
@@ -56,7 +59,8 @@ class TorchRunner:
         order = sorted(range(len(spans)), key=lambda index: spans[index].count > 1)
         with torch.inference_mode():
             drawn = self._run_sorted([spans[index] for index in order])
-        return [result for _, result in sorted(zip(order, drawn, strict=True), key=lambda pair: pair[0])]
+        by_span = dict(zip(order, drawn, strict=True))
+        return [by_span[index] for index in range(len(spans))]
 
     def _run_sorted(self, spans: list[Span]) -> list[Drawn | HeadraceError]:
         hidden = self._model.forward(make_batch(spans, self._kv.layout, self._kv.page_multiple), self._kv)
@@ -82,13 +86,17 @@ class TorchRunner:
             for start in range(0, len(known), _SCORED_ROWS):
                 piece = known[start : start + _SCORED_ROWS]
                 rows = list(range(first + start, first + start + len(piece)))
-                scored += score(self._logits(hidden, rows), piece, span.score)
+                scored += score(self._logits(hidden, rows), piece, span.score, self._sampler.rows)
         except HeadraceError as error:
             return error
         return Drawn(drawn.token, drawn.logprob, tuple(scored))
 
     def _logits(self, hidden: Tensor, rows: list[int]) -> Logits:
         """float32 [len(rows), vocabulary] on the host, of a memory of its own."""
-        padding = [rows[0]] * (padded_rows(len(rows)) - len(rows))
-        logits: Logits = self._model.logits(hidden[rows + padding])[: len(rows)].cpu().numpy()
+        count = -(-len(rows) // self._row_multiple) * self._row_multiple
+        if rows == list(range(len(rows))) and count <= len(hidden):
+            picked = hidden[:count]  # of a step of streams: what follows them is padding
+        else:
+            picked = hidden[torch.tensor(rows + [rows[0]] * (count - len(rows)))]
+        logits: Logits = self._model.logits(picked)[: len(rows)].cpu().numpy()
         return logits

@@ -88,7 +88,7 @@ class ModelConfig:
 class TensorEntry:
     """Where one tensor's bytes stand. name: Hugging Face's (`model.layers.0.self_attn.q_proj.weight`).
 
-    encoding: "F32", "F16", "BF16", "Q8_0" or "Q4_1" (ggml's block formats). shape: [out, in] row-major.
+    encoding: "F32", "F16", "BF16", "Q8_0", "Q4_0" or "Q4_1" (ggml's block formats). shape: [out, in] row-major.
     permuted_heads: 0, or the head count whose rows GGUF permuted for interleaved rope, to be undone.
     """
 

@@ -52,13 +52,13 @@ class Encoding:
 ENCODINGS = {
     0: Encoding("F32", 1, 4),
     1: Encoding("F16", 1, 2),
+    2: Encoding("Q4_0", 32, 18),
     3: Encoding("Q4_1", 32, 20),
     8: Encoding("Q8_0", 32, 34),
     30: Encoding("BF16", 1, 2),
 }
 # Only to name in an error what cannot be read.
 _OTHER_TYPES = {
-    2: "Q4_0",
     6: "Q5_0",
     7: "Q5_1",
     10: "Q2_K",

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TypeAlias, TypeVar, cast
-from urllib.parse import urlsplit
 
 import redis.asyncio as aioredis
 import structlog
@@ -19,6 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from headrace.core.errors import StartupError, Unavailable
+from headrace.store.address import without_secrets
 
 log = structlog.get_logger()
 
@@ -131,9 +131,3 @@ class Store:
 
 async def _reply(call: Awaitable[object]) -> Reply:
     return cast(Reply, await call)
-
-
-def without_secrets(url: str) -> str:
-    """The address of a Redis as it may be shown and logged."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -15,7 +15,8 @@ from headrace.engine.build import load_model
 from headrace.engine.parallel import ALONE, share_length
 from headrace.engine.runner import Span
 from headrace.engine.weights.decode import read_tensor
-from headrace.engine.weights.load import Weights, weight_bytes
+from headrace.engine.weights.load import Weights
+from headrace.engine.weights.size import weight_bytes
 from headrace.modelfiles.files import ModelConfig, TensorEntry
 
 # Eight KV heads for up to eight ranks, and sizes that do not divide: the last rank's share is filled up.
@@ -97,7 +98,7 @@ def test_a_fused_matrix_shares_as_its_sections_do(tmp_path: Path, size: int) -> 
         assert torch.equal(weights.fused("fused", (rows, rows), hidden), apart)
 
 
-@pytest.mark.parametrize("encoding", ["F32", "F16", "BF16", "Q8_0", "Q4_1"])
+@pytest.mark.parametrize("encoding", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
 @pytest.mark.parametrize("columns", [(0, 96), (32, 64), (17, 50), (40, 96), (7, 7), (96, 96)], ids=str)
 @pytest.mark.parametrize("rows", [(0, 8), (2, 6), (5, 5)], ids=str)
 def test_a_part_is_cut_out_of_the_whole(
@@ -128,7 +129,7 @@ def test_memory_is_asked_for_by_the_rank(tmp_path: Path, size: int) -> None:
     files = tiny_files(tmp_path, replace(WIDE, intermediate_size=96, vocab_size=304))
     numbers = sum(int(np.prod(entry.shape)) for entry in files.tensors)
     embedding = 304 * CONFIG.hidden_size
-    assert weight_bytes(files, torch.bfloat16, size) == 2 * (embedding + share_length(numbers - embedding, size))
+    assert weight_bytes(files, "bfloat16", size) == 2 * (embedding + share_length(numbers - embedding, size))
 
 
 def _ranks(size: int) -> list[ThreadRank]:

@@ -8,8 +8,9 @@ import torch
 from fixtures.tiny_model import CONFIG, VOCABULARY, tiny_files
 
 from headrace.core.errors import StartupError
+from headrace.engine import ops
 from headrace.engine.build import build_engine
-from headrace.engine.models.rope import rope_tables, rotate
+from headrace.engine.models.rope import rope_tables
 from headrace.engine.options import EngineOptions
 from headrace.modelfiles.files import ModelConfig, RopeScaling
 
@@ -39,7 +40,7 @@ def test_an_unknown_variant_is_refused(tmp_path: Path) -> None:
 def test_a_rotation_keeps_lengths_and_what_lies_beyond(part: int) -> None:
     tables = rope_tables(replace(CONFIG, rotary_dim=part), 40, torch.float32)
     states = torch.randn(40, 3, CONFIG.head_dim, generator=torch.Generator().manual_seed(1))
-    turned = rotate(states, tables.at(torch.arange(40)))
+    turned = ops.rotate(states, *tables.at(torch.arange(40)))
     turning = part or CONFIG.head_dim
     assert torch.equal(turned[..., turning:], states[..., turning:])
     torch.testing.assert_close(turned.norm(dim=-1), states.norm(dim=-1))
@@ -52,7 +53,9 @@ def test_scores_depend_on_distances_alone() -> None:
     query, key = torch.randn(2, 1, 1, CONFIG.head_dim, generator=torch.Generator().manual_seed(2))
 
     def score(at: int, back: int) -> float:
-        turned = (rotate(state, tables.at(torch.tensor([place]))) for state, place in ((query, at), (key, at - back)))
+        turned = (
+            ops.rotate(state, *tables.at(torch.tensor([place]))) for state, place in ((query, at), (key, at - back))
+        )
         return float(torch.stack(list(turned)).prod(0).sum())
 
     for back in (0, 3, 20):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from headrace.engine.models.feed_forward import ACTIVATIONS
+from headrace.engine.activations import ACTIVATIONS
 from headrace.engine.rows import ROW_MULTIPLE, padded_rows
 
 MOST = 72

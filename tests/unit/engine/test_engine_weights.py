@@ -23,7 +23,7 @@ def _stored(path: Path, raw: bytes, encoding: str, shape: tuple[int, ...], **fie
     return TensorEntry("tensor", path, 8, len(raw), encoding, shape, **fields)
 
 
-@pytest.mark.parametrize("encoding", ["F32", "F16", "BF16", "Q8_0", "Q4_1"])
+@pytest.mark.parametrize("encoding", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
 def test_encodings_agree_with_gguf(tmp_path: Path, encoding: str) -> None:
     gguf = pytest.importorskip("gguf")
     kind = gguf.GGMLQuantizationType[encoding]

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from headrace.engine import ops
 from headrace.engine.batch import Batch
-from headrace.engine.models.norms import Norm
-from headrace.engine.models.rope import Angles, rotate
+from headrace.engine.models.norms import RmsNorm
+from headrace.engine.models.rope import Angles
 from headrace.engine.ops import AttentionSpec
 from headrace.engine.parallel import Parallel, local_heads
 from headrace.engine.weights.load import Weights
@@ -51,7 +51,7 @@ class Attention:
     index: int
     heads: Heads
     projections: Projections
-    norm: Norm | None
+    norm: RmsNorm | None
     spec: AttentionSpec
     parallel: Parallel
 
@@ -61,10 +61,10 @@ class Attention:
         states = functional.linear(normed, parts.qkv, parts.qkv_bias)[: batch.tokens]
         states = states.view(batch.tokens, -1, self.heads.dim)
         turning = states[:, : self.heads.queries + self.heads.keys]
-        turned = rotate(turning if self.norm is None else self.norm(turning), angles)
+        turned = ops.rotate(turning if self.norm is None else self.norm(turning), *angles)
         kv.write(self.index, batch.slots, turned[:, self.heads.queries :], states[:, turning.shape[1] :])
         queries = turned[:, : self.heads.queries]
-        attended = ops.attention(queries, kv, self.index, self.spec, batch.contexts, rows=batch.rows)
+        attended = ops.attention(queries, kv, self.index, self.spec, batch)
         out = self.parallel.sum(functional.linear(attended, parts.out))
         return out if parts.out_bias is None else out + parts.out_bias
 

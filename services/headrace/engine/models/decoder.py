@@ -13,7 +13,7 @@ from headrace.engine import ops
 from headrace.engine.batch import Batch
 from headrace.engine.models.attention import Attention
 from headrace.engine.models.head import Embedding, LmHead
-from headrace.engine.models.norms import Norm
+from headrace.engine.models.norms import RmsNorm
 from headrace.engine.models.rope import Angles, RopeTables
 
 
@@ -32,18 +32,22 @@ class Layer:
     rope: which of the decoder's tables its heads turn by.
     """
 
-    norms: tuple[Norm, Norm]
+    norms: tuple[RmsNorm, RmsNorm]
     attention: Attention
     feed_forward: Block
-    post_norms: tuple[Norm, Norm] | tuple[()] = ()
+    post_norms: tuple[RmsNorm, RmsNorm] | tuple[()] = ()
     rope: int = 0
 
     def __call__(self, hidden: Tensor, batch: Batch, kv: ops.PagedKv, angles: list[Angles]) -> Tensor:
         """[batch.rows, hidden], and so the result."""
-        attended = self.attention(self.norms[0](hidden), batch, kv, angles[self.rope])
-        hidden = hidden + (self.post_norms[0](attended) if self.post_norms else attended)
-        fed = self.feed_forward(self.norms[1](hidden))
-        return hidden + (self.post_norms[1](fed) if self.post_norms else fed)
+        before, between = self.norms
+        attended = self.attention(before(hidden), batch, kv, angles[self.rope])
+        if not self.post_norms:
+            hidden, normed = between.of_sum(hidden, attended)
+            return hidden + self.feed_forward(normed)
+        after_attention, after_feed = self.post_norms
+        hidden = after_attention.added_to(hidden, attended)
+        return after_feed.added_to(hidden, self.feed_forward(between(hidden)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Decoder:
 
     embedding: Embedding
     layers: tuple[Layer, ...]
-    norm: Norm
+    norm: RmsNorm
     head: LmHead
     ropes: tuple[RopeTables, ...]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace.core.errors import InternalError
-from headrace.engine.models.feed_forward import ACTIVATIONS, Activation, gated
+from headrace.engine import ops
 from headrace.engine.parallel import Parallel
 from headrace.engine.rows import padded_rows
 from headrace.engine.weights.load import Weights
@@ -36,7 +36,7 @@ class Mixture:
     experts: tuple[Expert, ...]
     per_token: int
     normalised: bool
-    activation: Activation
+    activation: str
     parallel: Parallel
 
     def __call__(self, normed: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Mixture:
     def _compute(self, expert: Expert, normed: Tensor, rows: Tensor) -> Tensor:
         """The expert's answer to some rows, computed with as many as ROW_MULTIPLE asks for."""
         padded = functional.pad(rows, (0, padded_rows(len(rows)) - len(rows)))
-        inner = gated(functional.linear(normed[padded], expert.gate_up), self.activation)
+        inner = ops.gate(functional.linear(normed[padded], expert.gate_up), self.activation)
         return functional.linear(inner, expert.down)[: len(rows)]
 
 
@@ -85,7 +85,7 @@ def take_mixture(config: ModelConfig, weights: Weights, name: str, names: Expert
         ),
         per_token=experts.per_token,
         normalised=experts.normalised,
-        activation=ACTIVATIONS[config.activation],
+        activation=config.activation,
         parallel=weights.parallel,
     )
 

@@ -3,47 +3,36 @@
 Owns one rank's inner columns, and the names that most checkpoints give its tensors.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from torch import Tensor
 from torch.nn import functional
 
+from headrace.engine import ops
 from headrace.engine.parallel import Parallel
-from headrace.engine.rows import by_rows
 from headrace.engine.weights.load import Weights
 from headrace.modelfiles.files import ModelConfig
-
-Activation = Callable[[Tensor], Tensor]
-ACTIVATIONS: dict[str, Activation] = {
-    "silu": by_rows(functional.silu),
-    "gelu_tanh": by_rows(partial(functional.gelu, approximate="tanh")),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """gate_up: [2 x inner, hidden], gate above up; down: [hidden, inner]. down_bias is added once, after the sum."""
+    """gate_up: [2 x inner, hidden], gate above up; down: [hidden, inner]. down_bias is added once, after the sum.
+
+    activation: a name that ops.gate knows.
+    """
 
     gate_up: Tensor
     down: Tensor
-    activation: Activation
+    activation: str
     parallel: Parallel
     gate_up_bias: Tensor | None = None
     down_bias: Tensor | None = None
 
     def __call__(self, normed: Tensor) -> Tensor:
         """[row, hidden] to [row, hidden]."""
-        inner = gated(functional.linear(normed, self.gate_up, self.gate_up_bias), self.activation)
+        inner = ops.gate(functional.linear(normed, self.gate_up, self.gate_up_bias), self.activation)
         out = self.parallel.sum(functional.linear(inner, self.down))
         return out if self.down_bias is None else out + self.down_bias
-
-
-def gated(gate_up: Tensor, activation: Activation) -> Tensor:
-    """act(gate) x up, of the two halves of a row."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return activation(gate) * up
 
 
 def take_feed_forward(config: ModelConfig, weights: Weights, name: str) -> FeedForward:
@@ -57,7 +46,7 @@ def take_feed_forward(config: ModelConfig, weights: Weights, name: str) -> FeedF
     return FeedForward(
         gate_up=weights.stacked((f"{gate}weight", f"{up}weight"), ((inner, hidden), (inner, hidden)), shard=0),
         down=weights.take(f"{down}weight", (hidden, inner), shard=1),
-        activation=ACTIVATIONS[config.activation],
+        activation=config.activation,
         parallel=weights.parallel,
         gate_up_bias=gate_up_bias,
         down_bias=down_bias,

@@ -7,7 +7,7 @@ from headrace.engine.models.attention import Attention, attention_spec, query_ke
 from headrace.engine.models.decoder import Decoder, Layer
 from headrace.engine.models.feed_forward import take_feed_forward
 from headrace.engine.models.head import take_ends
-from headrace.engine.models.norms import OffsetRmsNorm
+from headrace.engine.models.norms import RmsNorm
 from headrace.engine.models.rope import RopeTables, local_rope_tables, rope_tables
 from headrace.engine.weights.load import Weights
 from headrace.modelfiles.files import ModelConfig
@@ -36,7 +36,7 @@ def _layer(config: ModelConfig, weights: Weights, index: int, query_key_norms: b
     heads, attention = rank_heads(config, weights.parallel), f"{name}self_attn."
     norm = None
     if query_key_norms:
-        norm = OffsetRmsNorm(1.0 + query_key_weight(heads, config, weights, attention).float(), config.norm_eps)
+        norm = RmsNorm(1.0 + query_key_weight(heads, config, weights, attention).float(), config.norm_eps)
     projections = take_projections(config, weights, attention)
     return Layer(
         norms=(before, before_feed),
@@ -47,5 +47,5 @@ def _layer(config: ModelConfig, weights: Weights, index: int, query_key_norms: b
     )
 
 
-def _norm(config: ModelConfig, weights: Weights, name: str) -> OffsetRmsNorm:
-    return OffsetRmsNorm(1.0 + weights.take(name, (config.hidden_size,)).float(), config.norm_eps)
+def _norm(config: ModelConfig, weights: Weights, name: str) -> RmsNorm:
+    return RmsNorm(1.0 + weights.take(name, (config.hidden_size,)).float(), config.norm_eps)

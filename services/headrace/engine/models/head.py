@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headrace.engine.ops import soft_cap
+from headrace.engine.activations import soft_cap
 from headrace.engine.parallel import Parallel, share_length
 from headrace.engine.weights.load import Weights, pad
 from headrace.modelfiles.files import ModelConfig
@@ -54,5 +54,7 @@ def take_ends(config: ModelConfig, weights: Weights, scale: float = 1.0) -> tupl
 
 
 def _own_rows(table: Tensor, parallel: Parallel) -> Tensor:
+    if parallel.size == 1:
+        return table
     share = share_length(len(table), parallel.size)
     return pad(table[parallel.rank * share : (parallel.rank + 1) * share], 0, share)

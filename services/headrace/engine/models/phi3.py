@@ -6,7 +6,7 @@ a head only.
 
 from headrace.engine.models.attention import Projections
 from headrace.engine.models.decoder import Block, Decoder
-from headrace.engine.models.feed_forward import ACTIVATIONS, FeedForward
+from headrace.engine.models.feed_forward import FeedForward
 from headrace.engine.models.pre_norm import load_pre_norm
 from headrace.engine.weights.load import Weights
 from headrace.modelfiles.files import ModelConfig
@@ -28,6 +28,6 @@ def _feed_forward(config: ModelConfig, weights: Weights, index: int) -> Block:
     return FeedForward(
         gate_up=weights.fused(f"{name}gate_up_proj.weight", (inner, inner), hidden),
         down=weights.take(f"{name}down_proj.weight", (hidden, inner), shard=1),
-        activation=ACTIVATIONS[config.activation],
+        activation=config.activation,
         parallel=weights.parallel,
     )

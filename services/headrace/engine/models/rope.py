@@ -1,7 +1,7 @@
 """Rotary position embedding (Su et al., arXiv 2104.09864) over the halves of a head, and its scaled variants.
 
-Owns the frequencies of every variant and the rotation. Sources: linear, Chen et al., arXiv 2306.15595; yarn, Peng et
-al., arXiv 2309.00071; longrope, Ding et al., arXiv 2402.13753; llama3, Meta's reference code of Llama 3.1.
+Owns the frequencies of every variant. Sources: linear, Chen et al., arXiv 2306.15595; yarn, Peng et al., arXiv
+2309.00071; longrope, Ding et al., arXiv 2402.13753; llama3, Meta's reference code of Llama 3.1.
 """
 
 import math
@@ -37,15 +37,6 @@ def rope_tables(config: ModelConfig, length: int, dtype: torch.dtype) -> RopeTab
 def local_rope_tables(config: ModelConfig, length: int, dtype: torch.dtype) -> RopeTables:
     """For the layers with a window, where these rotate by another base."""
     return _tables(config, config.local_rope_theta, RopeScaling(), length, dtype)
-
-
-def rotate(states: Tensor, angles: Angles) -> Tensor:
-    """states: [token, head, dim]. The dimensions beyond the tables' stay as they are."""
-    cosines, sines = angles
-    turning, still = states[..., : cosines.shape[-1]], states[..., cosines.shape[-1] :]
-    first, second = turning.chunk(2, dim=-1)
-    turned = turning * cosines + torch.cat((-second, first), dim=-1) * sines
-    return torch.cat((turned, still), dim=-1) if still.shape[-1] else turned
 
 
 def rope_recipe(config: ModelConfig, length: int) -> str:

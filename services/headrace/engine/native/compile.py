@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from headrace.engine.models.decoder import Decoder, Layer
-from headrace.engine.models.feed_forward import ACTIVATIONS, FeedForward
-from headrace.engine.models.norms import Norm as ModelNorm
+from headrace.engine.models.feed_forward import FeedForward
 from headrace.engine.models.norms import RmsNorm
+from headrace.engine.native.packing import Packer
 from headrace.engine.ops import PagedKv
+from headrace.engine.weights.stored import StoredMatrices
 from headrace_kernels import native
 from headrace_kernels.native import (
     Activation,
@@ -62,19 +63,30 @@ class Compiled:
     vocabulary: int
 
 
-def compile_decoder(decoder: Decoder, kv: PagedKv, rows: int, weights: Format | None = None) -> Compiled:
-    """For steps of up to `rows` tokens over the pages of `kv`. weights: of the matrices; None keeps the model's own.
+def compile_decoder(
+    decoder: Decoder,
+    kv: PagedKv,
+    rows: int,
+    quantization: str | None = None,
+    *,
+    stored: StoredMatrices | None = None,
+    threads: int = 1,
+) -> Compiled:
+    """For steps of up to `rows` tokens over the pages of `kv`. quantization: as in EngineOptions.
 
-    `decoder` is used up: each of its matrices is freed as it is packed.
+    stored: where the matrices stand that are placeholders in `decoder`. threads: that pack. `decoder` is used up: each
+    of its matrices is freed as it is packed. Raises StartupError for a broken file.
     """
-    return _Compiler(decoder, kv, rows, weights).compile()
+    own = _FLOATS[decoder.embedding.table.dtype]
+    packer = Packer(own, quantization, stored or StoredMatrices(), threads)
+    return _Compiler(decoder, kv, rows, packer).compile()
 
 
 class _Compiler:
-    def __init__(self, decoder: Decoder, kv: PagedKv, rows: int, weights: Format | None) -> None:
-        self._decoder, self._kv, self._rows = decoder, kv, rows
-        self._weights = _FLOATS[decoder.embedding.table.dtype] if weights is None else weights
+    def __init__(self, decoder: Decoder, kv: PagedKv, rows: int, packer: Packer) -> None:
+        self._decoder, self._kv, self._rows, self._packer = decoder, kv, rows, packer
         self._kept: list[object] = []
+        self._rooms: dict[Format, Tensor | None] = {}
         heads = decoder.layers[0].attention.heads
         hidden, inner = decoder.embedding.table.shape[1], self._feed_forward(decoder.layers[0]).down.shape[1]
         buffer = partial(self._buffer, rows)
@@ -82,7 +94,7 @@ class _Compiler:
         self._states = buffer((heads.queries + 2 * heads.keys) * heads.dim)
         self._queries, self._attended = buffer(heads.queries * heads.dim), buffer(heads.queries * heads.dim)
         self._gate_up, self._inner = buffer(2 * inner), buffer(inner)
-        self._scratch = native.scratch(self._weights, rows, max(hidden, inner, heads.queries * heads.dim))
+        self._widest = max(hidden, inner, heads.queries * heads.dim)
         self._ropes = [
             (self._floats(one.cosines), self._floats(one.sines), one.cosines.shape[-1]) for one in decoder.ropes
         ]
@@ -97,9 +109,9 @@ class _Compiler:
         return Compiled(layers, last, self._hidden, self._gathered, self._decoder.head.vocabulary)
 
     def _embed(self) -> Embed:
-        table = self._keep(self._decoder.embedding.table)
-        scale = float(torch.tensor(self._decoder.embedding.scale, dtype=table.dtype))
-        return Embed(table.data_ptr(), self._hidden.data_ptr(), table.shape[1], scale, _FLOATS[table.dtype])
+        table = self._decoder.embedding.table
+        packed, scale = self._pack(table), float(torch.tensor(self._decoder.embedding.scale, dtype=table.dtype))
+        return Embed(packed.address, self._hidden.data_ptr(), packed.inner, scale, packed.format)
 
     def _attention(self, layer: Layer, index: int) -> list[Operation]:
         attention, pages = layer.attention, self._kv.pages[index]
@@ -122,7 +134,7 @@ class _Compiler:
 
     def _feed(self, layer: Layer) -> list[Operation]:
         feed = self._feed_forward(layer)
-        silu = feed.activation is ACTIVATIONS["silu"]
+        silu = feed.activation == "silu"
         activation = Activation.SILU if silu else Activation.GELU_TANH
         return [
             self._norm(layer.norms[1], self._hidden, self._normed),
@@ -143,31 +155,37 @@ class _Compiler:
 
     def _head(self) -> Head:
         head = self._decoder.head
-        packed = self._keep(Packed.of(head.rows[: head.vocabulary], self._weights))
+        packed = self._pack(head.rows)
         weight, eps = self._norm_weight(self._decoder.norm)
         gathered, normed = self._gathered.data_ptr(), self._normed.data_ptr()
-        shape = (packed.inner, packed.columns)
-        return Head(gathered, weight, normed, packed.address, self._room(), *shape, eps, head.softcap, packed.format)
+        shape, room = (packed.inner, packed.columns), self._room(packed.format)
+        return Head(gathered, weight, normed, packed.address, room, *shape, eps, head.softcap, packed.format)
 
-    def _norm(self, norm: ModelNorm, source: Tensor, out: Tensor, *, add: bool = False) -> Norm:
+    def _norm(self, norm: RmsNorm, source: Tensor, out: Tensor, *, add: bool = False) -> Norm:
         weight, eps = self._norm_weight(norm)
         return Norm(source.data_ptr(), weight, out.data_ptr(), source.shape[1], eps, add)
 
-    def _norm_weight(self, norm: ModelNorm) -> tuple[int | None, float]:
-        return self._floats(norm.weight if isinstance(norm, RmsNorm) else norm.factor), norm.eps
+    def _norm_weight(self, norm: RmsNorm) -> tuple[int | None, float]:
+        return self._floats(norm.weight), norm.eps
 
     def _linear(self, source: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, add: bool = False) -> Linear:
-        packed = self._keep(Packed.of(weight, self._weights))
-        weight.untyped_storage().resize_(0)  # a model is loaded once, not twice
-        addresses = (source.data_ptr(), packed.address, self._floats(bias), out.data_ptr(), self._room())
+        packed = self._pack(weight)
+        addresses = (source.data_ptr(), packed.address, self._floats(bias), out.data_ptr(), self._room(packed.format))
         return Linear(*addresses, packed.columns, packed.inner, packed.format, add)
+
+    def _pack(self, weight: Tensor) -> Packed:
+        return self._keep(self._packer.pack(weight))
 
     def _floats(self, tensor: Tensor | None) -> int | None:
         """Address of a copy as float32."""
         return None if tensor is None else self._keep(tensor.float().contiguous()).data_ptr()
 
-    def _room(self) -> int | None:
-        return None if self._scratch is None else self._keep(self._scratch).data_ptr()
+    def _room(self, format: Format) -> int | None:
+        """Address of the scratch that products in `format` share."""
+        if format not in self._rooms:
+            self._rooms[format] = self._keep(native.scratch(format, self._rows, self._widest))
+        room = self._rooms[format]
+        return None if room is None else room.data_ptr()
 
     def _buffer(self, rows: int, width: int) -> Tensor:
         return self._keep(torch.zeros(rows, width))

@@ -15,7 +15,7 @@ from headrace.engine.batch import Batch
 from headrace.engine.native.compile import Compiled
 from headrace.engine.ops import PagedKv
 from headrace.engine.runner import Span
-from headrace_kernels.native import Step
+from headrace_kernels.native import Program, Step
 
 
 class NativeDecoder:
@@ -25,6 +25,11 @@ class NativeDecoder:
         self._compiled = compiled
         self._block_tokens = block_tokens
         self._threads = threads
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All that a step runs."""
+        return self._compiled.layers, self._compiled.head
 
     def forward(self, batch: Batch, kv: PagedKv) -> Tensor:
         """The states are good until the next call."""
@@ -46,14 +51,14 @@ class NativeDecoder:
 def step_arrays(spans: Sequence[Span], block_tokens: int) -> tuple[npt.NDArray[np.integer], ...]:
     """ids, positions, slots [token]; first row, rows [sequence]; table [sequence, blocks], as Step wants them."""
     counts = np.array([span.count for span in spans], dtype=np.int32)
-    first = (np.cumsum(counts) - counts).astype(np.int32)
+    starts = np.array([span.start for span in spans], dtype=np.int32)
     table = np.zeros((len(spans), max(len(span.blocks) for span in spans)), dtype=np.int32)
     for row, span in enumerate(spans):
         table[row, : len(span.blocks)] = span.blocks
-    ids = np.concatenate([span.tokens[span.start : span.start + span.count] for span in spans]).astype(np.int32)
-    starts = np.array([span.start for span in spans], dtype=np.int32)
+    ids = np.array([token for span in spans for token in span.tokens[span.start : span.start + span.count]], np.int32)
+    first = np.cumsum(counts, dtype=np.int32) - counts
     sequence = np.repeat(np.arange(len(spans)), counts)
-    positions = (np.arange(len(ids)) - first[sequence] + starts[sequence]).astype(np.int32)
+    positions = np.arange(len(ids), dtype=np.int32) + (starts - first)[sequence]
     blocks = table[sequence, positions // block_tokens].astype(np.int64)
     return ids, positions, blocks * block_tokens + positions % block_tokens, first, counts, table
 

@@ -33,30 +33,39 @@ def read_tensor(entry: TensorEntry, rows: slice = slice(None), columns: slice = 
     A tensor of one dimension has `columns` only. Permuted rows must be those of whole heads. Raises StartupError for
     a broken file.
     """
+    values = _decoded(mapped_rows(entry), entry, rows, columns)
+    if entry.permuted_heads:
+        values = _unpermute(values, entry.permuted_heads * values.shape[0] // entry.shape[0])
+    return values if len(entry.shape) > 1 else values[0]
+
+
+def mapped_rows(entry: TensorEntry) -> _Bytes:
+    """The bytes of a tensor as they are, [row, byte], out of a map of its file. A tensor of one dimension is one row.
+
+    Raises StartupError for an encoding that is not known, and where the file does not hold what the entry says.
+    """
     encoding = ENCODINGS.get(entry.encoding)
     if encoding is None:
         raise StartupError(
             f"Tensor {entry.name} is encoded as {entry.encoding}, which is not supported.",
             remedy=f"Use a file with {', '.join(ENCODINGS)}.",
         )
+    width = entry.shape[-1]
     try:
-        values = _decoded(entry, encoding, rows, columns)
+        raw = np.memmap(entry.path, dtype=np.uint8, mode="r", offset=entry.offset, shape=(entry.nbytes,))
+        lines: _Bytes = raw.reshape(-1, width // encoding.values * encoding.nbytes)
+        if len(lines) * width != np.prod(entry.shape):
+            raise ValueError(f"{entry.nbytes} bytes do not hold the shape {entry.shape}")
     except (OSError, ValueError) as error:
         raise StartupError(
             f"Tensor {entry.name} cannot be read from {entry.path}: {error}.", remedy="Fetch the model again."
         ) from error
-    if entry.permuted_heads:
-        values = _unpermute(values, entry.permuted_heads * values.shape[0] // entry.shape[0])
-    return values if len(entry.shape) > 1 else values[0]
+    return lines
 
 
-def _decoded(entry: TensorEntry, encoding: Encoding, rows: slice, columns: slice) -> _Floats:
+def _decoded(lines: _Bytes, entry: TensorEntry, rows: slice, columns: slice) -> _Floats:
     """[row, column]. Whole blocks around the wanted columns are decoded, and cut."""
-    width = entry.shape[-1]
-    raw = np.memmap(entry.path, dtype=np.uint8, mode="r", offset=entry.offset, shape=(entry.nbytes,))
-    lines = raw.reshape(-1, width // encoding.values * encoding.nbytes)
-    if len(lines) * width != np.prod(entry.shape):
-        raise ValueError(f"{entry.nbytes} bytes do not hold the shape {entry.shape}")
+    encoding, width = ENCODINGS[entry.encoding], entry.shape[-1]
     start, stop, _ = columns.indices(width)
     first, last = start // encoding.values, -(-stop // encoding.values)
     blocks = np.ascontiguousarray(lines[rows, first * encoding.nbytes : last * encoding.nbytes])
@@ -89,15 +98,28 @@ def _q8_0(raw: _Bytes) -> _Floats:
     return blocks[:, 2:].view(np.int8).astype(np.float32) * scale
 
 
+def _q4_0(raw: _Bytes) -> _Floats:
+    """Blocks of a float16 scale and 32 nibbles, each 8 more than its multiple of the scale, ordered as Q4_1's."""
+    blocks = raw.reshape(-1, 2 + _BLOCK_VALUES // 2)
+    scale = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    nibbles = _nibbles(blocks[:, 2:])
+    nibbles -= 8
+    nibbles *= scale
+    return nibbles
+
+
 def _q4_1(raw: _Bytes) -> _Floats:
     """Blocks of a float16 scale, a float16 minimum and 32 nibbles, the low halves of the 16 bytes first."""
     blocks = raw.reshape(-1, 4 + _BLOCK_VALUES // 2)
     scale, minimum = blocks[:, :4].copy().view(np.float16).astype(np.float32).T[:, :, None]
-    packed = blocks[:, 4:]
-    nibbles = np.concatenate((packed & 0x0F, packed >> 4), axis=1).astype(np.float32)
+    nibbles = _nibbles(blocks[:, 4:])
     nibbles *= scale
     nibbles += minimum
     return nibbles
+
+
+def _nibbles(packed: _Bytes) -> _Floats:
+    return np.concatenate((packed & 0x0F, packed >> 4), axis=1).astype(np.float32)
 
 
 ENCODINGS: dict[str, Encoding] = {
@@ -105,5 +127,6 @@ ENCODINGS: dict[str, Encoding] = {
     "F16": Encoding(1, 2, _f16),
     "BF16": Encoding(1, 2, _bf16),
     "Q8_0": Encoding(_BLOCK_VALUES, 2 + _BLOCK_VALUES, _q8_0),
+    "Q4_0": Encoding(_BLOCK_VALUES, 2 + _BLOCK_VALUES // 2, _q4_0),
     "Q4_1": Encoding(_BLOCK_VALUES, 4 + _BLOCK_VALUES // 2, _q4_1),
 }

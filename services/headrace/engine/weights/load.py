@@ -11,6 +11,7 @@ from torch.nn import functional
 from headrace.core.errors import StartupError
 from headrace.engine.parallel import ALONE, Parallel, share_length
 from headrace.engine.weights.decode import read_tensor
+from headrace.engine.weights.stored import StoredMatrices
 from headrace.modelfiles.files import ModelFiles, TensorEntry
 
 DTYPES: dict[str, torch.dtype] = {
@@ -18,15 +19,25 @@ DTYPES: dict[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-_REPLICATED = "model.embed_tokens.weight"
 
 
 class Weights:
-    """The tensors of a model's files, decoded when they are asked for. `parallel` is whose shares they are."""
+    """The tensors of a model's files, decoded when they are asked for. `parallel` is whose shares they are.
 
-    def __init__(self, files: ModelFiles, dtype: torch.dtype, parallel: Parallel = ALONE) -> None:
+    stored: where given, matrices are not decoded: placeholders stand for them, and it knows what for. For one rank.
+    """
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        dtype: torch.dtype,
+        parallel: Parallel = ALONE,
+        *,
+        stored: StoredMatrices | None = None,
+    ) -> None:
         self.dtype = dtype
         self.parallel = parallel
+        self._stored = stored
         self._model = files.name
         self._entries = {entry.name: entry for entry in files.tensors}
         self._used: set[str] = set()
@@ -35,6 +46,8 @@ class Weights:
         """A tensor of one or two dimensions. shape: the whole tensor's. shard: the dimension of which only this rank's
         share is wanted. Raises StartupError if the tensor is missing or of another shape."""
         entry = self._entry(name, shape)
+        if self._stored is not None and len(shape) > 1:
+            return self._stored.placeholder([entry], self.dtype)
         parts = [slice(None)] * len(shape)
         if shard is not None:
             parts[shard] = self._share(0, shape[shard])
@@ -42,12 +55,17 @@ class Weights:
 
     def stacked(self, names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], shard: int | None = None) -> Tensor:
         """Several matrices of one input as one, rows below rows; of each this rank's share, if shard is 0."""
+        if self._stored is not None and len(shapes[0]) > 1:
+            entries = [self._entry(name, shape) for name, shape in zip(names, shapes, strict=True)]
+            return self._stored.placeholder(entries, self.dtype)
         return torch.cat([self.take(name, shape, shard) for name, shape in zip(names, shapes, strict=True)])
 
     def fused(self, name: str, sections: tuple[int, ...], columns: int) -> Tensor:
         """This rank's share of each section of rows of one matrix, rows below rows: what `stacked` gives where a
         checkpoint keeps the matrices apart."""
         entry = self._entry(name, (sum(sections), columns))
+        if self._stored is not None:
+            return self._stored.placeholder([entry], self.dtype)
         shares: list[Tensor] = []
         start = 0
         for rows in sections:
@@ -91,11 +109,3 @@ def pad(tensor: Tensor, dim: int, length: int) -> Tensor:
     lacking = length - tensor.shape[dim]
     after = [0, 0] * (tensor.dim() - 1 - dim) + [0, lacking]
     return functional.pad(tensor, after) if lacking else tensor
-
-
-def weight_bytes(files: ModelFiles, dtype: torch.dtype, size: int = 1) -> int:
-    """Bytes of the tensors that one of `size` ranks holds once loaded in `dtype`. The little that every rank holds of
-    norms counts as split."""
-    counts = {entry.name: torch.Size(entry.shape).numel() for entry in files.tensors}
-    whole = counts.pop(_REPLICATED, 0)
-    return (whole + share_length(sum(counts.values()), size)) * dtype.itemsize

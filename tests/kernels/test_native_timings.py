@@ -1,0 +1,79 @@
+"""Timed runs of the native kernels: the same result, and time for the kinds that ran and no others."""
+
+import pytest
+import torch
+
+from headrace_kernels import native
+from headrace_kernels.native import Activation, Format, Gate, Linear, Matrix, Norm, Packed, Program, Step, Timings
+
+pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="the native kernels are not built")
+
+ROWS, WIDTH, INNER = 5, 64, 96
+
+
+class Feed:
+    """Norm, product, gate and product over buffers of its own."""
+
+    def __init__(self) -> None:
+        noise = torch.Generator().manual_seed(3)
+        self.states = torch.randn(ROWS, WIDTH, generator=noise)
+        self.out = torch.full((ROWS, WIDTH), torch.nan)
+        normed, wide, inner = torch.empty(ROWS, WIDTH), torch.empty(ROWS, 2 * INNER), torch.empty(ROWS, INNER)
+        up = Packed.of(torch.randn(2 * INNER, WIDTH, generator=noise), Format.BF16)
+        down = Packed.of(torch.randn(WIDTH, INNER, generator=noise), Format.INT4)
+        room = native.scratch(Format.INT4, ROWS, INNER)
+        weight = torch.ones(WIDTH)
+        assert room is not None
+        operations = (
+            Norm(self.states.data_ptr(), weight.data_ptr(), normed.data_ptr(), WIDTH, 1e-5, 0),
+            Linear(normed.data_ptr(), up.address, None, wide.data_ptr(), None, 2 * INNER, WIDTH, Format.BF16, 0),
+            Gate(wide.data_ptr(), inner.data_ptr(), INNER, Activation.SILU),
+            Linear(
+                *(inner.data_ptr(), down.address, None, self.out.data_ptr(), room.data_ptr()),
+                *(WIDTH, INNER, Format.INT4, 0),
+            ),
+        )
+        self.program = Program(operations, (normed, wide, inner, up, down, room, weight))
+
+    def run(self) -> torch.Tensor:
+        self.out.fill_(torch.nan)
+        self.program.run(Step(rows=ROWS), threads=2)
+        return self.out.clone()
+
+
+def test_a_timed_run_computes_the_same_bits() -> None:
+    feed = Feed()
+    plain = feed.run()
+    feed.program.timings = Timings()
+    assert torch.equal(feed.run(), plain)
+    assert plain.isfinite().all()
+
+
+def test_time_is_booked_by_kind_and_adds_up() -> None:
+    feed = Feed()
+    timings = feed.program.timings = Timings()
+    feed.run()
+    once = timings.seconds
+    assert {kind for kind, seconds in once.items() if seconds > 0} == {"norm", "linear", "gate"}
+    feed.run()
+    assert all(timings.seconds[kind] > once[kind] for kind in ("norm", "linear", "gate"))
+    feed.program.timings = None
+    before = timings.seconds
+    feed.run()
+    assert timings.seconds == before
+
+
+def test_a_program_knows_its_matrices() -> None:
+    assert Feed().program.matrices() == [
+        Matrix(Format.BF16, 2 * INNER, WIDTH),
+        Matrix(Format.INT4, WIDTH, INNER),
+    ]
+    assert Matrix(Format.BF16, 2 * INNER, WIDTH).bytes == 2 * INNER * WIDTH * 2
+    # A code of 4 bits a value, and a scale and a minimum of 16 bits for 32 of them.
+    assert Matrix(Format.INT4, WIDTH, INNER).bytes == WIDTH * INNER // 2 + WIDTH * INNER // 32 * 4
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_is_read_to_its_end(threads: int) -> None:
+    words = torch.arange(1001, dtype=torch.int64)
+    assert native.read(words, threads) == 1001 * 1000 // 2

@@ -1,0 +1,152 @@
+"""The writer of docs/performance.md: tables out of a benchmark's and the peers' reports, goals met and missed."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.goals import Goal, Reached, goals_table, met, reach, read_goals
+from bench.performance import ENGINES, HERE, PAGE, engine_tables, peers_tables, peers_toml, put
+
+from headrace.bench.ceilings import Ceilings
+from headrace.bench.machine import Machine
+from headrace.bench.report import Limits, Report, Row, as_json, from_json
+
+KIT = """# The kit's.
+pause_s = 5
+[[server]]
+name = "other"
+command = "{peers}/other"
+[[workload]]
+name = "one stream"
+"""
+
+
+def report(tpot: float, speed: float, **more: Any) -> dict[str, Any]:
+    """One round of a server, as the kit reports it."""
+    return {"startup_s": 2.0, "workloads": {"one stream": {"tpot_ms": {"p50": tpot}, "tok_s": speed, **more}}}
+
+
+RESULTS = {
+    "ours": [report(10.0, 100.0), report(8.0, 140.0), report(9.0, 120.0)],
+    "slow": [report(30.0, 40.0)],
+    "fast": [report(18.0, 60.0)],
+}
+
+
+def goal(metric: str = "tpot_ms.p50", **bounds: Any) -> Goal:
+    return Goal("a goal", "one stream", metric, "ours", **bounds)
+
+
+def test_the_better_peer_counts_and_medians_are_compared() -> None:
+    times = goal(against=("slow", "fast"), times=2.0)
+    assert reach(times, RESULTS) == Reached(9.0, 18.0, "fast", 2.0)
+    speed = goal("tok_s", against=("slow", "fast"), times=2.1)
+    assert reach(speed, RESULTS) == Reached(120.0, 60.0, "fast", 2.0)
+    assert (met(times, reach(times, RESULTS)), met(speed, reach(speed, RESULTS))) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "verdict"),
+    [({"most": 9.0}, True), ({"most": 8.9}, False), ({"least": 9.0}, True), ({"least": 9.1}, False)],
+)
+def test_a_bound_of_our_own(bounds: dict[str, float], verdict: bool) -> None:
+    assert met(goal(**bounds), reach(goal(**bounds), RESULTS)) is verdict
+
+
+def test_a_figure_of_the_server_itself() -> None:
+    start = Goal("start", "", "startup_s", "ours", most=3.0)
+    assert reach(start, RESULTS).ours == 2.0
+    assert met(start, reach(start, RESULTS)) is True
+
+
+@pytest.mark.parametrize("missing", ["ours", "slow", "fast"])
+def test_what_was_not_measured_is_not_met(missing: str) -> None:
+    """Nor is a goal against the better of two peers of which only one was there."""
+    wanted = goal(against=("slow", "fast"), times=0.1)
+    results = {name: runs for name, runs in RESULTS.items() if name != missing}
+    assert met(wanted, reach(wanted, results)) is None
+    assert "| not measured |" in goals_table([wanted], results)
+
+
+@pytest.mark.parametrize("spoiled", [{"errors": 1}, {"short_outputs": 2}, {"with_long": {"errors": 1}}])
+@pytest.mark.parametrize("whose", ["ours", "fast"])
+def test_failed_requests_are_no_success(spoiled: dict[str, Any], whose: str) -> None:
+    wanted = goal(against=("fast",), times=0.1)
+    results = {**RESULTS, whose: [*RESULTS[whose], report(1.0, 1.0, **spoiled)]}
+    assert met(wanted, reach(wanted, results)) is None
+    assert "| requests failed |" in goals_table([wanted], results)
+
+
+def test_the_table_of_goals() -> None:
+    goals = goal(against=("fast",), times=2.0), goal("tok_s", against=("fast",), times=3.0), goal(most=9.5)
+    assert goals_table(goals, RESULTS).splitlines()[2:] == [
+        "| a goal | 9 | 18 (fast) | 2.00 | 2 x | yes |",
+        "| a goal | 120 | 60 (fast) | 2.00 | 3 x | **no** |",
+        "| a goal | 9 | - | - | ≤ 9.5 | yes |",
+    ]
+
+
+def test_the_goals_that_are_kept_can_be_read() -> None:
+    servers = {server["name"] for server in tomllib.loads((HERE / "headrace.toml").read_text())["server"]}
+    goals = read_goals(HERE / "goals.toml")
+    assert len(goals) == 14
+    for each in goals:
+        assert each.server in servers
+        assert [each.times, each.least, each.most].count(None) == 2
+        assert bool(each.against) == (each.times is not None)
+
+
+def test_our_servers_come_before_the_kits() -> None:
+    ours = '[[server]]\nname = "headrace"\ncommand = "{headrace} up"\nenv = { THREADS = "{cores}" }\n\n'
+    whole = tomllib.loads(peers_toml(KIT, ours, "/bin/headrace", 2))
+    assert [server["name"] for server in whole["server"]] == ["headrace", "other"]
+    assert whole["server"][0]["command"] == "/bin/headrace up"
+    assert whole["server"][0]["env"] == {"THREADS": "2"}
+    assert whole["server"][1]["command"] == "{peers}/other"
+    assert (whole["pause_s"], whole["workload"]) == (5, [{"name": "one stream"}])
+    with pytest.raises(SystemExit, match="has no"):
+        peers_toml("pause_s = 5\n", ours, "/bin/headrace", 2)
+
+
+def test_text_goes_between_its_markers_and_nowhere_else() -> None:
+    page = "# Page\n<!-- a -->\nold\n<!-- /a -->\nwords\n<!-- b -->\n<!-- /b -->\n"
+    written = put(put(page, "a", "new \\1\n"), "b", "more")
+    assert written == "# Page\n<!-- a -->\nnew \\1\n<!-- /a -->\nwords\n<!-- b -->\nmore\n<!-- /b -->\n"
+    assert put(written, "a", "new \\1") == written
+    with pytest.raises(SystemExit, match="no place for c"):
+        put(page, "c", "text")
+
+
+def test_an_engines_report_becomes_tables() -> None:
+    row = Row(
+        *("prefill", 1, 1024, 8, 128.0, 100.0, 1280.0),
+        *({"total": 2e8}, 3e10, 0.25, 0.75, "products", {"linear": 90.0, "python": 10.5}, 100.5),
+    )
+    machine = Machine("a processor", ("AVX2",), 2, 24.0, 0.5)
+    ceilings = Ceilings(8e9, 6e9, {"native bf16": 4e11})
+    whole = Report("m", "native AVX2", "bfloat16", ["bf16"], 2, machine, ceilings, Limits(8e9, 4e11), [row])
+    read = from_json(json.loads(json.dumps(as_json(whole))))
+    assert read == whole
+    lines = engine_tables(read, "2026-11-30").splitlines()
+    assert lines[0] == "Measured on 2026-11-30."
+    assert "- Machine: 2 cores of a processor (AVX2), 24 GiB of memory; load 0.5." in lines
+    assert "| prefill 1024 in 8 | 100 | 1280 | 200 | 30.0 | 0.25 | 0.75 | products |" in lines
+    assert "| prefill 1024 in 8 | 100 | 90.0 | 10.5 |" in lines
+
+
+def test_the_page_has_a_place_for_every_table(tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    for name in ENGINES:
+        page = put(page, f"engine {name}", f"the engine in {name}")
+    compared = tmp_path / "compared.json"
+    results = {"headrace": [{"startup_s": 2.5, "workloads": {}}]}
+    compared.write_text(json.dumps({"date": "2026-11-30", "load_average_before": 0.25, "results": results}))
+    compared.with_suffix(".md").write_text("| the kit's table |\n")
+    page = peers_tables(page, compared, "two cores")
+    assert "Measured on 2026-11-30, medians of 1 rounds, on two cores; load before 0.2." in page
+    assert "| the kit's table |" in page
+    assert "| start to the first answer, seconds | 2.5 | - | - | ≤ 3 | yes |" in page
+    assert page.count("| not measured |") == 13
+    assert "the engine in int4" in page
