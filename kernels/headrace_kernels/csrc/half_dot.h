@@ -10,7 +10,6 @@
 // of `inner` for 2 loads and 12 broadcasts, so the products bound it on both, and with 2 weights and an activation they
 // fill 27 of 32 registers. 6 x 4 loads less, which is not what bounds it, but a batch of 7 rows would be two blocks.
 constexpr int DOT_ROWS = 12;
-static_assert(CHUNK_ROWS % DOT_ROWS == 0, "a chunk is whole blocks, as the activations are laid out");
 
 static inline int64_t words_of(int64_t inner) { return (inner + 1) / 2; }
 
@@ -45,10 +44,10 @@ struct Rounded {
     int64_t stride;  // rows of a block
 
     Rounded(void* scratch, int64_t rows)
-        : words(static_cast<uint32_t*>(scratch)), stride(rows < DOT_ROWS ? rows : DOT_ROWS) {}
+        : words(static_cast<uint32_t*>(scratch)), stride(rows_of_block(rows, DOT_ROWS)) {}
 
     uint32_t* row(int64_t row, int64_t inner) const {
-        return words + row / DOT_ROWS * DOT_ROWS * words_of(inner) + row % DOT_ROWS;
+        return words + row / stride * stride * words_of(inner) + row % stride;
     }
 
     void round(const float* in, int64_t index, int64_t inner) const {
@@ -74,7 +73,7 @@ static inline vf dot_pairs(vf sum, vu a, vu b) { return (vf)_mm512_dpbf16_ps((__
 
 // ROWS rows by TILES neighbouring tiles, kept in registers over all of `inner`.
 template <int ROWS, int TILES>
-static void dot_block(
+BLOCK dot_block(
     const Rounded& in, int64_t inner, const uint32_t* weights, int64_t row, int64_t tile, const Output& out) {
     vf sums[ROWS][TILES][2] = {};
     const int64_t words = words_of(inner), stride = in.stride;
@@ -82,31 +81,29 @@ static void dot_block(
     const uint32_t* tiles = weights + tile * words * TILE;
     for (int64_t k = 0; k < words; ++k, x += stride) {
         vu w[TILES][2];
-        for (int t = 0; t < TILES; ++t)
-            for (int half = 0; half < 2; ++half) w[t][half] = load_words(tiles + (t * words + k) * TILE + half * LANES);
+        UNROLLED
+        for (int t = 0; t < TILES; ++t) {
+            w[t][0] = load_words(tiles + (t * words + k) * TILE);
+            w[t][1] = load_words(tiles + (t * words + k) * TILE + LANES);
+        }
+        UNROLLED
         for (int r = 0; r < ROWS; ++r) {
             const vu pair = vu{} + x[r];
-            for (int t = 0; t < TILES; ++t)
-                for (int half = 0; half < 2; ++half)
-                    sums[r][t][half] = dot_pairs(sums[r][t][half], w[t][half], pair);
+            UNROLLED
+            for (int t = 0; t < TILES; ++t) {
+                sums[r][t][0] = dot_pairs(sums[r][t][0], w[t][0], pair);
+                sums[r][t][1] = dot_pairs(sums[r][t][1], w[t][1], pair);
+            }
         }
     }
-    for (int r = 0; r < ROWS; ++r)
-        for (int t = 0; t < TILES; ++t)
-            for (int half = 0; half < 2; ++half) {
-                const int64_t column = (tile + t) * TILE + half * LANES;
-                if (column < out.columns) out.write(row + r, column, sums[r][t][half]);
-            }
-}
-
-// `count` rows of one tile, a block at a time.
-template <int ROWS = DOT_ROWS>
-static void dot_rows(
-    const Rounded& in, int64_t inner, const uint32_t* weights, int64_t row, int64_t count, int64_t tile,
-    const Output& out) {
-    for (; count >= ROWS; row += ROWS, count -= ROWS) dot_block<ROWS, 1>(in, inner, weights, row, tile, out);
-    if constexpr (ROWS > 1)
-        if (count) dot_rows<ROWS - 1>(in, inner, weights, row, count, tile, out);
+    UNROLLED
+    for (int r = 0; r < ROWS; ++r) {
+        UNROLLED
+        for (int t = 0; t < TILES; ++t) {
+            out.write(row + r, (tile + t) * TILE, sums[r][t][0]);
+            out.write(row + r, (tile + t) * TILE + LANES, sums[r][t][1]);
+        }
+    }
 }
 
 static void half_linear(const Linear& op, int64_t rows, const Output& out, int rank, Team& team) {
@@ -116,15 +113,14 @@ static void half_linear(const Linear& op, int64_t rows, const Output& out, int r
         in.round(op.in + row * op.inner, row, op.inner);
     team.barrier();
     const auto* weights = static_cast<const uint32_t*>(op.weights);
-    const int64_t tiles = tiles_of(out.columns), first = tiles * rank / threads, last = tiles * (rank + 1) / threads;
-    for (int64_t row = 0; row < rows; row += CHUNK_ROWS) {
-        const int64_t count = rows - row < CHUNK_ROWS ? rows - row : CHUNK_ROWS;
-        int64_t tile = first;
-        // Few rows have too few sums in one tile to wait for each, and memory likes several streams.
-        if (count == 1)
-            for (; tile + 4 <= last; tile += 4) dot_block<1, 4>(in, op.inner, weights, row, tile, out);
-        if (count == 2)
-            for (; tile + 2 <= last; tile += 2) dot_block<2, 2>(in, op.inner, weights, row, tile, out);
-        for (; tile < last; ++tile) dot_rows(in, op.inner, weights, row, count, tile, out);
-    }
+    const int64_t tiles = tiles_of(out.columns), last = tiles * (rank + 1) / threads;
+    int64_t first = tiles * rank / threads;
+    // Few rows have too few sums in one tile to wait for each, and memory likes several streams.
+    if (rows == 1)
+        for (; first + 4 <= last; first += 4) dot_block<1, 4>(in, op.inner, weights, 0, first, out);
+    if (rows == 2)
+        for (; first + 2 <= last; first += 2) dot_block<2, 2>(in, op.inner, weights, 0, first, out);
+    each_block<DOT_ROWS>(
+        rows, TILE * words_of(op.inner) * (int64_t)sizeof *weights, first, last,
+        [&]<int ROWS>(int64_t row, int64_t tile) { dot_block<ROWS, 1>(in, op.inner, weights, row, tile, out); });
 }

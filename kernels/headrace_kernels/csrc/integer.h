@@ -140,8 +140,10 @@ struct ByteFormat {
 
     template <int ROWS>
     static inline void sums(const uint8_t* group, const int8_t* const* codes, vi (&sum)[ROWS][2]) {
+        ROLLED
         for (int q = 0; q < GROUP / 4; ++q) {
             const vb low = load_bytes(group + 2 * q * LANES * 4), high = load_bytes(group + (2 * q + 1) * LANES * 4);
+            UNROLLED
             for (int r = 0; r < ROWS; ++r) {
                 const vb x = quad(codes[r] + 4 * q);
                 sum[r][0] = dot_signed(sum[r][0], low, x);
@@ -166,19 +168,24 @@ struct NibbleFormat {
 
     template <int ROWS>
     static inline void sums(const uint8_t* group, const int8_t* const* codes, vi (&sum)[ROWS][2]) {
+        ROLLED
         for (int q = 0; q < GROUP / 8; ++q) {
             const vu left = (vu)load_bytes(group + TILE * 4 + 2 * q * LANES * 4);
             const vu right = (vu)load_bytes(group + TILE * 4 + (2 * q + 1) * LANES * 4);
             const vb left_low = (vb)(left & 0x0f0f0f0fu), left_high = (vb)(left >> 4 & 0x0f0f0f0fu);
             const vb right_low = (vb)(right & 0x0f0f0f0fu), right_high = (vb)(right >> 4 & 0x0f0f0f0fu);
+            UNROLLED
             for (int r = 0; r < ROWS; ++r) {
                 const vb first = quad(codes[r] + 4 * q), second = quad(codes[r] + GROUP / 2 + 4 * q);
                 sum[r][0] = dot_narrow(dot_narrow(sum[r][0], left_low, first), left_high, second);
                 sum[r][1] = dot_narrow(dot_narrow(sum[r][1], right_low, first), right_high, second);
             }
         }
-        for (int r = 0; r < ROWS; ++r)
-            for (int half = 0; half < 2; ++half) sum[r][half] = widened(sum[r][half]);
+        UNROLLED
+        for (int r = 0; r < ROWS; ++r) {
+            sum[r][0] = widened(sum[r][0]);
+            sum[r][1] = widened(sum[r][1]);
+        }
     }
     static inline vf add(vf total, const uint8_t* group, int half, vi sum, float scale, float x_sum) {
         const auto* scales = reinterpret_cast<const uint16_t*>(group);
@@ -188,42 +195,47 @@ struct NibbleFormat {
     static inline vf finish(const uint8_t*, int, vf total) { return total; }
 };
 
+constexpr int INTEGER_ROWS = 4;
+
+// ROWS rows of one tile, whose columns begin at `column`.
 template <int ROWS, class Format>
-static void integer_block(
+BLOCK integer_block(
     void* scratch, int64_t inner, const uint8_t* tile, int64_t row, int64_t column, const Output& out) {
     vf totals[ROWS][2] = {};
     Quantised x[ROWS];
+    UNROLLED
     for (int r = 0; r < ROWS; ++r) x[r] = quantised(scratch, row + r, inner);
     for (int64_t g = 0; g < inner / GROUP; ++g) {
         const uint8_t* group = Format::group(tile, g);
         const int8_t* codes[ROWS];
+        UNROLLED
         for (int r = 0; r < ROWS; ++r) codes[r] = x[r].codes + g * GROUP;
         vi sum[ROWS][2] = {};
         Format::sums(group, codes, sum);
-        for (int r = 0; r < ROWS; ++r)
-            for (int half = 0; half < 2; ++half)
-                totals[r][half] = Format::add(totals[r][half], group, half, sum[r][half], x[r].scales[g], x[r].sums[g]);
+        UNROLLED
+        for (int r = 0; r < ROWS; ++r) {
+            totals[r][0] = Format::add(totals[r][0], group, 0, sum[r][0], x[r].scales[g], x[r].sums[g]);
+            totals[r][1] = Format::add(totals[r][1], group, 1, sum[r][1], x[r].scales[g], x[r].sums[g]);
+        }
     }
-    for (int r = 0; r < ROWS; ++r)
-        for (int half = 0; half < 2; ++half)
-            if (column + half * LANES < out.columns)
-                out.write(row + r, column + half * LANES, Format::finish(tile, half, totals[r][half]));
+    UNROLLED
+    for (int r = 0; r < ROWS; ++r) {
+        out.write(row + r, column, Format::finish(tile, 0, totals[r][0]));
+        out.write(row + r, column + LANES, Format::finish(tile, 1, totals[r][1]));
+    }
 }
 
+// This thread's part of a product.
 template <class Format>
 static void integer_linear(
     void* scratch, int64_t rows, int64_t inner, const void* packed, const Output& out, int rank, int threads) {
     const auto* bytes = static_cast<const uint8_t*>(packed);
-    const int64_t tiles = tiles_of(out.columns), last = tiles * (rank + 1) / threads;
-    for (int64_t chunk = 0; chunk < rows; chunk += CHUNK_ROWS) {
-        const int64_t end = rows < chunk + CHUNK_ROWS ? rows : chunk + CHUNK_ROWS;
-        for (int64_t tile = tiles * rank / threads; tile < last; ++tile) {
-            const uint8_t* at = bytes + tile * Format::tile_bytes(inner);
-            int64_t row = chunk;
-            for (; row + 4 <= end; row += 4) integer_block<4, Format>(scratch, inner, at, row, tile * TILE, out);
-            for (; row < end; ++row) integer_block<1, Format>(scratch, inner, at, row, tile * TILE, out);
-        }
-    }
+    const int64_t tiles = tiles_of(out.columns), tile_bytes = Format::tile_bytes(inner);
+    each_block<INTEGER_ROWS>(
+        rows, tile_bytes, tiles * rank / threads, tiles * (rank + 1) / threads,
+        [&]<int ROWS>(int64_t row, int64_t tile) {
+            integer_block<ROWS, Format>(scratch, inner, bytes + tile * tile_bytes, row, tile * TILE, out);
+        });
 }
 
 static void pack_bytes(const float* weights, int64_t columns, int64_t inner, uint8_t* packed) {

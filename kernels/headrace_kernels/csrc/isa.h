@@ -9,6 +9,7 @@ static inline float widen_one(uint16_t half) {
     __builtin_memcpy(&value, &bits, 4);
     return value;
 }
+#include "tiling.h"
 #include "linear.h"
 #ifdef HALF_DOT
 #include "half_dot.h"
