@@ -10,7 +10,8 @@
 // of `inner` for 2 loads and 12 broadcasts, so the products bound it on both, and with 2 weights and an activation they
 // fill 27 of 32 registers. 6 x 4 loads less, which is not what bounds it, but a batch of 7 rows would be two blocks.
 constexpr int DOT_ROWS = 12;
-static_assert(CHUNK_ROWS % DOT_ROWS == 0, "a chunk is whole blocks, as the activations are laid out");
+// Rows whose activations stay in the second-level cache while tiles go by: whole blocks, as activations are laid out.
+constexpr int64_t DOT_CHUNK_ROWS = 8 * DOT_ROWS;
 
 static inline int64_t words_of(int64_t inner) { return (inner + 1) / 2; }
 
@@ -117,8 +118,8 @@ static void half_linear(const Linear& op, int64_t rows, const Output& out, int r
     team.barrier();
     const auto* weights = static_cast<const uint32_t*>(op.weights);
     const int64_t tiles = tiles_of(out.columns), first = tiles * rank / threads, last = tiles * (rank + 1) / threads;
-    for (int64_t row = 0; row < rows; row += CHUNK_ROWS) {
-        const int64_t count = rows - row < CHUNK_ROWS ? rows - row : CHUNK_ROWS;
+    for (int64_t row = 0; row < rows; row += DOT_CHUNK_ROWS) {
+        const int64_t count = rows - row < DOT_CHUNK_ROWS ? rows - row : DOT_CHUNK_ROWS;
         int64_t tile = first;
         // Few rows have too few sums in one tile to wait for each, and memory likes several streams.
         if (count == 1)

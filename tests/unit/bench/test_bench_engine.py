@@ -74,7 +74,7 @@ def test_all_figures_are_there_whoever_computes(
     kernels: str, model: Path, quick_ceilings: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if kernels == "native" and not NATIVE:
-        pytest.skip("the native kernels are not built")
+        pytest.skip("The native kernels are not built here.")
     report = _reported(capsys, model, "--kernels", kernels)
     assert report["limits"] == {"bandwidth": 1e12, "products": 1e12}
     formats, kinds = ("bf16", KINDS) if kernels == "native" else ("bfloat16", {"torch"})
