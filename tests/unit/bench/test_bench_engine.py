@@ -134,6 +134,7 @@ def test_people_get_tables(model: Path, quick_ceilings: None, capsys: pytest.Cap
         (("--context", str(CONTEXT)), f"exceed the model's {CONTEXT}"),
         (("--prefill", str(CONTEXT)), f"exceed the model's {CONTEXT}"),
         (("--batch", "0"), "greater than 0"),
+        (("--cpu-isa", "avx2", "--kernels", "torch"), "cpu_isa needs the native kernels"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(
