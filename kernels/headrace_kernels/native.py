@@ -49,6 +49,13 @@ class Activation(IntEnum):
 
 _STORED = {torch.float32: Stored.F32, torch.float16: Stored.F16, torch.bfloat16: Stored.BF16}
 _MAX_DIM = 256
+# What came of a choice; see headrace_choose in program.h.
+_OBSTACLES = {
+    None: "they are not built here",
+    1: "this processor lacks it",
+    2: "on this processor it computed something else than AVX2 when it was tried",
+    3: "this process has packed matrices for another instruction set",
+}
 # Query heads of a KV head.
 MAX_GROUP = 64
 
@@ -252,14 +259,17 @@ def instruction_set() -> str | None:
 def choose(key: str) -> None:
     """Computes with the instruction set "avx2", "avx512" or "avx512bf16" from now on, instead of the best one.
 
-    Only before anything is packed. Raises ValueError if there is none: this processor lacks it, or it was refused.
+    Raises ValueError, and changes nothing, if there is none: the kernels were not built, this processor lacks it, it
+    was refused, or something is packed for another.
     """
-    if instruction_set() is None or not _library().headrace_choose(key.encode()):
-        raise ValueError(f"The native kernels cannot use {key} here.")
+    outcome = _library().headrace_choose(key.encode()) if _path() is not None else None
+    if outcome in _OBSTACLES:
+        raise ValueError(f"The native kernels cannot use {key}: {_OBSTACLES[outcome]}.")
 
 
 def refused() -> str:
-    """Names of instruction sets that this processor has but that computed something else than AVX2; "" if none."""
+    """Names of instruction sets better than the one in use that this processor has, but that computed something else
+    than AVX2 when they were tried; "" if none."""
     found = _library().headrace_refused() if _path() is not None else b""
     return str(found.decode())
 

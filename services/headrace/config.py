@@ -83,6 +83,9 @@ class EngineConfig(ProcessConfig):
     kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="who computes on the CPU; auto: native where the model and the processor allow it"
     )
+    cpu_isa: Literal["auto", "avx2", "avx512", "avx512bf16"] = Field(
+        "auto", description="instruction set of the native kernels; auto: the best that works on the processor"
+    )
     quantization: Literal["gguf", "int8", "int4"] | None = Field(
         None, description="gguf: keeps a GGUF's own bits; int8, int4: rounds weights as they are loaded"
     )

@@ -29,6 +29,7 @@ class BenchConfig(BaseSettings):
     prefill: tuple[PositiveInt, ...] = Field((128, 1024), description="lengths of prompts, such as 128,1024")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(_workers("dtype"), description="as a worker's")
     kernels: Literal["auto", "native", "torch"] = Field(_workers("kernels"), description="as a worker's")
+    cpu_isa: Literal["auto", "avx2", "avx512", "avx512bf16"] = Field(_workers("cpu_isa"), description="as a worker's")
     quantization: Literal["gguf", "int8", "int4"] | None = Field(None, description="as a worker's")
     batch_invariant: bool = Field(False, description="as a worker's")
     max_num_batched_tokens: int = Field(_workers("max_num_batched_tokens"), ge=16, description="as a worker's")

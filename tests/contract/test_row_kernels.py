@@ -12,7 +12,7 @@ from headrace.engine.row_kernels import NumpyRows, RowKernels
 from headrace.engine.runner import Draw
 from headrace_kernels import native
 
-pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels were not built.")
+pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels are not built here.")
 
 NUMPY, NATIVE = NumpyRows(), NativeRows()
 SIZES = (1, 2, 7, 8, 9, 63, 64, 65, 1023, 1025, 5003)

@@ -5,14 +5,20 @@ of the kernels and around each test here, and off again: no other test and no ch
 On a machine with a GPU, TRITON_INTERPRET=1 in the environment runs the interpreter all the same.
 """
 
+import ctypes
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from kernels.emulation.build import built, compiler
+
+from headrace_kernels import native
 
 INTERPRETED = not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -68,3 +74,28 @@ def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
         return TensorHandle(exact.astype(d.data.dtype), d.dtype.scalar)
 
     monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
+
+
+@pytest.fixture(scope="session")
+def emulation(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], ctypes.CDLL]:
+    """Loads the native kernels with AVX-512's instructions in plain loops: a library of its own each time, for one
+    keeps to the instruction set that it has packed for. It needs AVX2, as does the library that is tested."""
+    if native.instruction_set() is None:
+        pytest.skip("The native kernels are not built here.")
+    if compiler() is None:
+        pytest.skip("There is no g++ here to build the emulation with.")
+    library = built()
+
+    def load() -> ctypes.CDLL:
+        # Under another path, or the loader would give the one that it has.
+        return native.open_library(Path(shutil.copy(library, tmp_path_factory.mktemp("emulation"))))
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def emulated(emulation: Callable[[], ctypes.CDLL]) -> dict[str, ctypes.CDLL]:
+    """A library for each wide instruction set."""
+    libraries = {key: emulation() for key in ("avx512", "avx512bf16")}
+    assert [library.headrace_choose(key.encode()) for key, library in libraries.items()] == [0, 0]
+    return libraries

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from kernels.instruction_sets import emulation, instruction_set  # noqa: F401 - fixtures
+from kernels.instruction_sets import MAY_BUILD, instruction_set  # noqa: F401 - a fixture
 from kernels.native_step import run
 from torch import Tensor
 
 from headrace_kernels import reference
 from headrace_kernels.native import Attend, Format, Rope
+
+pytestmark = MAY_BUILD
 
 FORMATS = {torch.float32: Format.F32, torch.bfloat16: Format.BF16}
 BLOCKS = 40

@@ -6,7 +6,7 @@ import torch
 from headrace_kernels import native
 from headrace_kernels.native import Activation, Format, Gate, Linear, Matrix, Norm, Packed, Program, Step, Timings
 
-pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="the native kernels are not built")
+pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels are not built here.")
 
 ROWS, WIDTH, INNER = 5, 64, 96
 

@@ -10,6 +10,7 @@ namespace {
 
 std::string refused;
 const Isa* isa = pick(nullptr, refused);
+bool packed_any = false;
 // The team runs one function at a time: engines of one process take turns.
 std::mutex turns;
 std::unique_ptr<Team> team;
@@ -28,9 +29,13 @@ const char* headrace_refused() { return refused.c_str(); }
 
 int32_t headrace_choose(const char* key) {
     const std::lock_guard<std::mutex> turn(turns);
-    const Isa* chosen = pick(key, refused);
-    if (chosen) isa = chosen;
-    return chosen != nullptr;
+    std::string passed_over;
+    const Isa* chosen = pick(key, passed_over);
+    if (!chosen) return passed_over.empty() ? 1 : 2;
+    if (packed_any && chosen != isa) return 3;
+    isa = chosen;
+    refused = passed_over;
+    return 0;
 }
 
 int32_t headrace_lanes() { return isa->lanes; }
@@ -43,6 +48,7 @@ void headrace_pack(
     int32_t format, const uint8_t* const* rows, const int32_t* stored, int64_t columns, int64_t inner, void* packed,
     int32_t threads) {
     const std::lock_guard<std::mutex> turn(turns);
+    packed_any = true;
     team_of(threads).run([&](int rank) { isa->pack_rows(format, rows, stored, columns, inner, packed, rank, threads); });
 }
 

@@ -140,10 +140,12 @@ struct Step {
 
 // Name of the instruction set in use, or null where there is none for this processor.
 const char* headrace_isa();
-// Names of those that this processor has but that computed something else than AVX2 when they were tried; or "".
+// Names of those that it was chosen instead of: this processor has them, but they computed something else than AVX2 when
+// they were tried; or "".
 const char* headrace_refused();
-// Takes the instruction set "avx2", "avx512" or "avx512bf16" from now on, or the best one where `key` is null. 0 if this
-// processor does not have it, or it was refused. What was packed before is of no use with another.
+// Takes the instruction set "avx2", "avx512" or "avx512bf16" from now on, or the best one where `key` is null. 0 if it
+// is in use now; else nothing has changed, for: 1 this processor does not have it; 2 it computed something else than
+// AVX2; 3 matrices are packed for another, which could not read them.
 int32_t headrace_choose(const char* key);
 // Floats of one of its vectors. A head's dim must be a multiple of it, and 256 at most.
 int32_t headrace_lanes();

@@ -24,6 +24,7 @@ from headrace.core.errors import StartupError
 from headrace.core.layout import DTYPE_BYTES, KvLayout
 from headrace.core.vocabulary import Vocabulary
 from headrace.engine.build import build_engine
+from headrace.engine.native.build import choose_instruction_set
 from headrace.engine.ops import PagedKv
 from headrace.engine.options import EngineOptions
 from headrace.engine.page_memory import PageMemory
@@ -53,7 +54,7 @@ class EngineBench:
 
 
 def run(bench: EngineBench) -> int:
-    """Measure and print. Raises StartupError for what the model or the memory has no room for."""
+    """Measure and print. Raises StartupError for what the model or the memory has no room for, or the kernels lack."""
     files = resolve(bench.model, bench.cache_dir)
     bench = _fitted(bench, files.config)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -95,6 +96,7 @@ def _measured(bench: EngineBench, files: ModelFiles, progress: Progress) -> Repo
     cases = [*(Case("prefill", 1, length) for length in bench.prompts)]
     cases += [Case("decode", batch, context) for context in bench.contexts for batch in bench.batches]
     task = progress.add_task("ceilings", total=3 + len(cases))
+    choose_instruction_set(options)
     machine, before = this_machine(), measure_ceilings(threads, DTYPES[dtype])
     progress.update(task, advance=1, description="engine")
     driver, runner = _driver(files, options, bench.effort)

@@ -16,6 +16,7 @@ def run(config: BenchConfig) -> int:
         threads=config.threads,
         batch_invariant=config.batch_invariant,
         kernels=config.kernels,
+        cpu_isa=config.cpu_isa,
         quantization=config.quantization,
     )
     return run_engine(

@@ -95,6 +95,7 @@ def _load(config: WorkerConfig) -> tuple[str, Engine, Ranks | None]:
         batch_invariant=config.batch_invariant,
         tensor_parallel_size=config.tensor_parallel_size,
         kernels=config.kernels,
+        cpu_isa=config.cpu_isa,
         quantization=config.quantization,
     )
     if config.engine == "fake":

@@ -19,6 +19,7 @@ DEFAULT_KV_BYTES = 1024 * _MIB
 MOST_ROWS = 512
 _RANKS = (1, 2, 4)
 KERNELS = ("auto", "native", "torch")
+CPU_ISAS = ("auto", "avx2", "avx512", "avx512bf16")
 QUANTIZATIONS = ("gguf", "int8", "int4")
 
 
@@ -34,6 +35,7 @@ class EngineOptions:
     batch_invariant: a request's tokens and logprobs are the same bits whatever else runs, at a price.
     tensor_parallel_size: ranks that share a replica, each a process with its part of the threads.
     kernels: "native" computes in C++, "torch" with torch, "auto" natively where the model and the processor allow it.
+    cpu_isa: instruction set of the native kernels, for all engines of the process; "auto": the best that works here.
     quantization: of the matrices of the native kernels: "gguf" keeps the bits of those that a GGUF file has in Q4_0,
     Q4_1 or Q8_0; "int8" (a scale each row) or "int4" (a scale and a minimum each 32 values) rounds all as they are
     loaded; None brings them to `dtype`.
@@ -51,6 +53,7 @@ class EngineOptions:
     batch_invariant: bool = False
     tensor_parallel_size: int = 1
     kernels: str = "auto"
+    cpu_isa: str = "auto"
     quantization: str | None = None
 
     def __post_init__(self) -> None:
@@ -92,13 +95,21 @@ class EngineOptions:
             "The native kernels do not run on several ranks.",
             "Leave out --kernels or --tensor-parallel-size.",
         )
+        _require_one_of("cpu_isa", self.cpu_isa, CPU_ISAS)
         if self.quantization is not None:
             _require_one_of("quantization", self.quantization, QUANTIZATIONS)
+        for name in self.native_only:
             _require(
                 self.kernels != "torch" and self.tensor_parallel_size == 1,
-                "quantization needs the native kernels, which are not used with kernels torch or several ranks.",
-                "Leave out --quantization, or --kernels and --tensor-parallel-size.",
+                f"{name} needs the native kernels, which are not used with kernels torch or several ranks.",
+                f"Leave out --{name.replace('_', '-')}, or --kernels and --tensor-parallel-size.",
             )
+
+    @property
+    def native_only(self) -> tuple[str, ...]:
+        """The options given here that torch cannot keep."""
+        asked = {"cpu_isa": self.cpu_isa != "auto", "quantization": self.quantization is not None}
+        return tuple(name for name, holds in asked.items() if holds)
 
     @property
     def resolved_dtype(self) -> str:

@@ -62,9 +62,12 @@ inline __m512 dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
     }));
 }
 
+// Whether vcvtne2ps2bf16 is to be wrong, for what finds such a processor; see processor.cpp.
+bool spoilt();
+
 // `low` fills the lower half.
 inline __m512bh cvtne2ps_pbh(__m512 high, __m512 low) {
-    const auto upper = as<Floats>(high), lower = as<Floats>(low);
+    const auto upper = as<Floats>(spoilt() ? low : high), lower = as<Floats>(low);
     return as<__m512bh>(lanes<Halves>([&](size_t i) { return narrowed(i < 16 ? lower[i] : upper[i - 16]); }));
 }
 

@@ -74,7 +74,7 @@ def test_all_figures_are_there_whoever_computes(
     kernels: str, model: Path, quick_ceilings: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if kernels == "native" and not NATIVE:
-        pytest.skip("the native kernels are not built")
+        pytest.skip("The native kernels are not built here.")
     report = _reported(capsys, model, "--kernels", kernels)
     assert report["limits"] == {"bandwidth": 1e12, "products": 1e12}
     formats, kinds = ("bf16", KINDS) if kernels == "native" else ("bfloat16", {"torch"})
@@ -134,6 +134,7 @@ def test_people_get_tables(model: Path, quick_ceilings: None, capsys: pytest.Cap
         (("--context", str(CONTEXT)), f"exceed the model's {CONTEXT}"),
         (("--prefill", str(CONTEXT)), f"exceed the model's {CONTEXT}"),
         (("--batch", "0"), "greater than 0"),
+        (("--cpu-isa", "avx2", "--kernels", "torch"), "cpu_isa needs the native kernels"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(

@@ -77,3 +77,12 @@ def test_a_variable_that_cannot_be_read_is_one_sentence(monkeypatch: pytest.Monk
     with pytest.raises(StartupError, match="HEADRACE_API_KEYS") as refused:
         config.read(GatewayConfig, [])
     assert "hush" not in str(refused.value)
+
+
+def test_the_instruction_set_is_a_flag_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert config.read(WorkerConfig, []).cpu_isa == "auto"
+    monkeypatch.setenv("HEADRACE_CPU_ISA", "avx512")
+    assert config.read(WorkerConfig, []).cpu_isa == "avx512"
+    assert config.derive(WorkerConfig, config.read(UpConfig, ["--cpu-isa", "avx2"])).cpu_isa == "avx2"
+    with pytest.raises(StartupError, match=r"cpu-isa: .*'avx2', 'avx512' or 'avx512bf16'\. See --help"):
+        config.read(WorkerConfig, ["--cpu-isa", "neon"])

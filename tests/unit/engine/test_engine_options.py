@@ -52,6 +52,9 @@ def test_the_arithmetic_is_told() -> None:
         ({"block_size": 8}, "no multiple of 16"),
         ({"block_size": 0}, "no multiple of 16"),
         ({"kv_cache_memory_bytes": MIB, "gpu_memory_utilization": 0.5}, "Give one of them"),
+        ({"cpu_isa": "neon"}, "cpu_isa 'neon' is unknown. Choose auto, avx2, avx512, avx512bf16"),
+        ({"cpu_isa": "avx2", "kernels": "torch"}, "cpu_isa needs the native kernels, .* Leave out --cpu-isa"),
+        ({"cpu_isa": "avx2", "tensor_parallel_size": 2}, "cpu_isa needs the native kernels, .* Leave out --cpu-isa"),
         ({"gpu_memory_utilization": 0.0}, "above 0"),
         ({"gpu_memory_utilization": 1.5}, "above 0"),
         ({"gpu_memory_utilization": 0.3}, "holds 0 blocks .* Raise --gpu-memory-utilization"),  # the weights take it
