@@ -51,5 +51,5 @@ def _span(start: int, count: int, blocks: list[int]) -> Span:
 
 def _logits(model: Model, kv: ops.PagedKv, spans: list[Span]) -> Tensor:
     with torch.inference_mode():
-        hidden = model.forward(make_batch(spans, kv.layout, kv.page_multiple), kv)
+        hidden = model.forward(make_batch(spans, kv.layout, kv.page_multiple, kv.device), kv)
         return model.logits(hidden[: padded_rows(spans[0].count)])

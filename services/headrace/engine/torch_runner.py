@@ -30,7 +30,7 @@ class Model(Protocol):
     """One architecture, loaded."""
 
     def forward(self, batch: Batch, kv: ops.PagedKv) -> Tensor:
-        """Writes the batch's keys and values; returns the last states [batch.rows, hidden]."""
+        """Writes the batch's keys and values; returns the last states [batch.rows, hidden], good until the next call."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -63,7 +63,8 @@ class TorchRunner:
         return [by_span[index] for index in range(len(spans))]
 
     def _run_sorted(self, spans: list[Span]) -> list[Drawn | HeadraceError]:
-        hidden = self._model.forward(make_batch(spans, self._kv.layout, self._kv.page_multiple), self._kv)
+        kv = self._kv
+        hidden = self._model.forward(make_batch(spans, kv.layout, kv.page_multiple, kv.device), kv)
         ends = list(accumulate(span.count for span in spans))
         draws = {end - 1: span.draw for end, span in zip(ends, spans, strict=True) if span.draw is not None}
         drawn = self._draw(hidden, draws) if draws else {}
