@@ -83,6 +83,8 @@ class EngineConfig(ProcessConfig):
     kernels: Literal["auto", "native", "torch"] = Field(
         "auto", description="who computes on the CPU; auto: native where the model and the processor allow it"
     )
+    device: Literal["cpu", "cuda"] = Field("cpu", description="where weights, KV pages and steps are")
+    enforce_eager: bool = Field(False, description="on a GPU: capture no decode step in a graph")
     quantization: Literal["gguf", "int8", "int4"] | None = Field(
         None, description="gguf: keeps a GGUF's own bits; int8, int4: rounds weights as they are loaded"
     )

@@ -96,6 +96,8 @@ def _load(config: WorkerConfig) -> tuple[str, Engine, Ranks | None]:
         tensor_parallel_size=config.tensor_parallel_size,
         kernels=config.kernels,
         quantization=config.quantization,
+        device=config.device,
+        enforce_eager=config.enforce_eager,
     )
     if config.engine == "fake":
         pause = partial(time.sleep, config.fake_step_ms / 1000) if config.fake_step_ms else None

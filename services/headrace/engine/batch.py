@@ -18,8 +18,7 @@ from headrace.engine import ops
 from headrace.engine.rows import padded_rows
 from headrace.engine.runner import Span
 
-
-CPU = torch.device("cpu")
+_CPU = torch.device("cpu")
 
 
 class Step(ops.Attending, Protocol):
@@ -55,7 +54,7 @@ class Batch:
     rows: int
     layout: KvLayout
     page_multiple: int
-    device: torch.device = CPU
+    device: torch.device = _CPU
 
     @cached_property
     def ids(self) -> Tensor:
@@ -84,7 +83,7 @@ class Batch:
         return _launch(self.spans, self.rows, self.device)
 
 
-def make_batch(spans: list[Span], layout: KvLayout, page_multiple: int = 1, device: torch.device = CPU) -> Batch:
+def make_batch(spans: list[Span], layout: KvLayout, page_multiple: int = 1, device: torch.device = _CPU) -> Batch:
     """Spans of one token must come first: they are attended to in one call, longer ones in one call each."""
     tokens = sum(span.count for span in spans)
     return Batch(spans, tokens, padded_rows(tokens), layout, page_multiple, device)
