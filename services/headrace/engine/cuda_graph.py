@@ -17,29 +17,29 @@ class CudaGraphs:
     is replayed. They are captured on one side stream, as sharing asks for."""
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self) -> "CudaGraph":
-        return CudaGraph(self._pool, self._stream)
+        return CudaGraph(self)
 
 
 class CudaGraph:
-    """See Graph. pool, stream: those of CudaGraphs."""
+    """See Graph. shared: with which others."""
 
-    def __init__(self, pool: tuple[int, int], stream: torch.cuda.Stream) -> None:
+    def __init__(self, shared: CudaGraphs) -> None:
         self._graph = torch.cuda.CUDAGraph()
-        self._pool = pool
-        self._stream = stream
+        self._shared = shared
         self._result: Tensor | None = None
 
     def capture(self, function: Callable[[], Tensor]) -> None:
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        stream = self._shared.stream
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
                 function()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        with torch.cuda.graph(self._graph, pool=self._pool, stream=self._stream):
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(self._graph, pool=self._shared.pool, stream=stream):
             self._result = function()
 
     def replay(self) -> Tensor:
