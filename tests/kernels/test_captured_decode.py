@@ -67,6 +67,7 @@ class Twins:
         with torch.inference_mode():
             hidden = model.forward(batch, paged.kv)
             assert len(hidden) == batch.rows
+            assert hidden.isfinite().all(), "padding reads nothing: it would find NaN"
             return hidden[: batch.tokens], model.logits(hidden)[: batch.tokens]
 
 

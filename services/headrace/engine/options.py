@@ -91,6 +91,9 @@ class EngineOptions:
             f"tensor_parallel_size {self.tensor_parallel_size} is not supported.",
             f"Choose {', '.join(map(str, _RANKS))}.",
         )
+        self._check_who_computes()
+
+    def _check_who_computes(self) -> None:
         _require_one_of("kernels", self.kernels, KERNELS)
         _require(
             self.kernels != "native" or self.tensor_parallel_size == 1,
