@@ -86,6 +86,8 @@ class EngineConfig(ProcessConfig):
     cpu_isa: Literal["auto", "avx2", "avx512", "avx512bf16"] = Field(
         "auto", description="instruction set of the native kernels; auto: the best that works on the processor"
     )
+    device: Literal["cpu", "cuda"] = Field("cpu", description="where weights, KV pages and steps are")
+    enforce_eager: bool = Field(False, description="on a GPU: capture no decode step in a graph")
     quantization: Literal["gguf", "int8", "int4"] | None = Field(
         None, description="gguf: keeps a GGUF's own bits; int8, int4: rounds weights as they are loaded"
     )

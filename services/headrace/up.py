@@ -140,7 +140,7 @@ def _preflight(config: UpConfig) -> ModelFiles:
     require_free_port(config.grpc_host, config.grpc_port, "--grpc-port")
     files = resolve(config.model, config.cache_dir.expanduser(), lambda line: _say("model", line))
     _say("model", f"{files.name}, digest {files.digest.hex()[:12]}")
-    if config.engine == "torch":
+    if config.engine == "torch" and config.device == "cpu":
         require_memory(
             sum(config.roles().values()),
             _weight_bytes(files, config),

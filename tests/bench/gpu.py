@@ -2,7 +2,8 @@
 
     PYTHONPATH=tests python tests/bench/gpu.py
 
-Prints a table of times beside what the same GPU copies and multiplies at in the same run: medians of cold launches.
+Prints a table of times beside what the same GPU copies and multiplies at in the same run, medians of cold launches,
+and one of decode steps of a small model, eager and captured.
 Without a GPU it says so, and measures nothing.
 """
 
@@ -11,14 +12,22 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
+from bench import gpu_decode
 from bench.gpu_cases import FULL, Case, cases
+
+from headrace.engine.cuda_graph import CudaGraphs
+from headrace.modelfiles.resolve import resolve
 
 TESTS = ("tests/kernels", "tests/oracle")
 _ROUNDS, _WARM_UP = 20, 3
 _COPIED_BYTES = 1 << 30
 _SQUARE = 8192
+# The model of the oracle tests, which fetch it; small, so that launches weigh most.
+_MODEL, _CACHE = "smollm2-135m", Path("~/.cache/headrace")
+_STREAMS, _CONTEXT = (1, 8, 32), 1024
 # More than any level-2 cache holds.
 _COLD_BYTES = 1 << 28
 
@@ -64,6 +73,14 @@ def print_table() -> None:
         print(row(case, timed(case.launch, cold), copied=copied, multiplied=multiplied), flush=True)
 
 
+def print_decode_steps() -> None:
+    files = resolve(_MODEL, _CACHE.expanduser())
+    print(f"\n{gpu_decode.HEAD}")
+    for step in gpu_decode.decode_steps(files, torch.device("cuda"), CudaGraphs(), _STREAMS, _CONTEXT):
+        times = (gpu_decode.median_seconds(run) for run in (step.eager, step.captured))
+        print(step.row(*times), flush=True)
+
+
 def main() -> int:
     if not torch.cuda.is_available():
         print("There is no CUDA device here: nothing was run and nothing is claimed.")
@@ -71,6 +88,7 @@ def main() -> int:
     # A test of a kernel takes longer on its first launch, which compiles it.
     tests = subprocess.run([sys.executable, "-m", "pytest", "--timeout=600", *TESTS], check=False)
     print_table()
+    print_decode_steps()
     return tests.returncode
 
 

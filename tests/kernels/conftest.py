@@ -20,6 +20,8 @@ from kernels.emulation.build import built, compiler
 
 from headrace_kernels import native
 
+from headrace.engine import ops
+
 INTERPRETED = not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -61,6 +63,16 @@ def _poisoned_scratch() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(before)
+
+
+@pytest.fixture
+def on_cpu_tensors(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> Iterator[None]:
+    """Triton's kernels for every tensor: the interpreter takes those of a CPU."""
+    if device.type != "cpu":
+        pytest.skip("CPU tensors need Triton's interpreter: set TRITON_INTERPRET=1.")
+    with monkeypatch.context() as patch:
+        patch.setattr(ops, "picks_triton", lambda tensor: True)
+        yield
 
 
 @pytest.fixture

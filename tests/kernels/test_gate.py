@@ -50,6 +50,18 @@ def test_slices_of_wider_rows(activation: str, device: torch.device) -> None:
     assert results[:, 24:].isnan().all()
 
 
+@ACTIVATIONS
+@pytest.mark.parametrize("inner", [20, 1025])
+def test_a_row_is_bit_equal_alone_and_in_company(inner: int, activation: str, device: torch.device) -> None:
+    values = _values(5, inner, device)
+    together = torch.full((5, inner), NAN, device=device)
+    gate(values, activation, out=together)
+    for some in (slice(3, 4), slice(1, 5)):
+        part = torch.full_like(together[some], NAN)
+        gate(values[some], activation, out=part)
+        assert torch.equal(part, together[some])
+
+
 def test_no_rows(device: torch.device) -> None:
     gate(torch.zeros(0, 8, device=device), "silu", out=torch.zeros(0, 4, device=device))
 

@@ -1,9 +1,14 @@
 """The table of `make gpu`: what can be tried of it without a GPU."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
-from bench import gpu
+from bench import gpu, gpu_decode
 from bench.gpu_cases import Case, Sizes, cases
+from fixtures.rerun_graph import RerunGraph
+from fixtures.tiny_model import CONFIG, tiny_files
 
 TINY = Sizes(
     rows=(3,),
@@ -48,3 +53,14 @@ def test_a_line_of_the_table() -> None:
     assert line == "| a | 2 x 2 | 1000.0 | 1000 | 50% | | |"
     line = gpu.row(Case("b", "8", lambda: None, 10**6, 10**12), 0.01, copied=2e12, multiplied=4e14)
     assert line == "| b | 8 | 10000.0 | 0 | 0% | 100.0 | 25% |"
+
+
+@pytest.mark.usefixtures("on_cpu_tensors", "exact_products")
+def test_decode_steps_that_are_timed_are_the_same_step(tmp_path: Path) -> None:
+    files = tiny_files(tmp_path, replace(CONFIG, layers=1, heads=2, kv_heads=1))
+    steps = list(gpu_decode.decode_steps(files, torch.device("cpu"), RerunGraph, (1, 3), 20))
+    assert [(step.streams, step.context) for step in steps] == [(1, 20), (3, 20)]
+    for step in steps:
+        assert step.eager().shape == (step.streams, CONFIG.vocab_size)
+        assert torch.equal(step.eager(), step.captured())
+    assert steps[1].row(0.003, 0.001) == "| tiny | 3 | 20 | 3.00 | 1.00 | 3.00 |"

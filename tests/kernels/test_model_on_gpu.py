@@ -1,20 +1,24 @@
-"""Whole tiny models on a GPU: the logits of torch on the CPU, and the same again out of a captured graph."""
+"""Whole tiny models on a GPU: what torch says on the CPU, the same out of captured graphs, and a whole engine."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from fixtures.on_device import moved
+from fixtures.engine_driver import generate, hand_over, make_job, prompt
 from fixtures.paged_model import BLOCKS, kv_layout
-from fixtures.tiny_model import CONFIG, tiny_files
+from fixtures.tiny_model import CONFIG, VOCABULARY, tiny_files
 from torch import Tensor
 
-from headrace.engine.batch import Batch, make_batch
-from headrace.engine.build import load_model
+from headrace.engine.batch import make_batch
+from headrace.engine.build import build_engine, load_model
+from headrace.engine.captured_decode import CapturedDecode
+from headrace.engine.cuda_graph import CudaGraphs
 from headrace.engine.models.decoder import Decoder
 from headrace.engine.ops import PagedKv
+from headrace.engine.options import EngineOptions
 from headrace.engine.runner import Span
+from headrace.engine.torch_runner import Model
 from headrace.modelfiles.files import ModelConfig
 
 GEMMA = replace(
@@ -41,27 +45,19 @@ def cuda(device: torch.device) -> torch.device:
 def _model(directory: Path, config: ModelConfig, device: torch.device) -> tuple[Decoder, PagedKv]:
     layout = kv_layout(config)
     memory = torch.zeros((layout.layers, BLOCKS, layout.page_bytes), dtype=torch.uint8, device=device)
-    decoder = moved(load_model(tiny_files(directory, config), torch.float32, 384), device)
+    decoder = load_model(tiny_files(directory, config), torch.float32, 384, device=device)
     return decoder, PagedKv(memory, layout, torch.float32)
 
 
-def _batch(kv: PagedKv, *spans: Span) -> Batch:
-    """With its tensors made, on the device of the pages."""
-    batch = make_batch(list(spans), kv.layout)
-    with kv.pages.device:
-        _ = batch.ids, batch.positions, batch.slots, batch.launch
-    return batch
+def _decoding(at: int, count: int = 8) -> tuple[Span, ...]:
+    """One token each of `count` sequences."""
+    return tuple(Span(TOKENS[index:], at, 1, [3 * index, 3 * index + 1, 3 * index + 2], None) for index in range(count))
 
 
-def _decoding(at: int) -> tuple[Span, ...]:
-    """Eight sequences, which are all the rows there are."""
-    return tuple(Span(TOKENS[index:], at, 1, [3 * index, 3 * index + 1, 3 * index + 2], None) for index in range(8))
-
-
-def _logits(decoder: Decoder, kv: PagedKv, *spans: Span) -> Tensor:
-    batch = _batch(kv, *spans)
+def _logits(model: Model, kv: PagedKv, *spans: Span) -> Tensor:
+    batch = make_batch(list(spans), kv.layout, device=kv.device)
     with torch.inference_mode():
-        return decoder.logits(decoder.forward(batch, kv))[: batch.tokens].cpu()
+        return model.logits(model.forward(batch, kv))[: batch.tokens].cpu()
 
 
 @CONFIGS
@@ -76,38 +72,30 @@ def test_a_model_says_what_it_says_on_a_cpu(config: ModelConfig, tmp_path: Path,
 
 
 @CONFIGS
-def test_a_step_of_decoding_can_be_captured(config: ModelConfig, tmp_path: Path, cuda: torch.device) -> None:
-    """Nothing of it waits for the host: a graph of one step, given the next one's numbers, says what that step does."""
+def test_captured_steps_are_bit_equal(config: ModelConfig, tmp_path: Path, cuda: torch.device) -> None:
+    """Of every batch size, one after another; a context's end crosses a page on the way."""
     decoder, kv = _model(tmp_path, config, cuda)
     for index, span in enumerate(_decoding(30)):
         _logits(decoder, kv, Span(TOKENS[index:], 0, 30, span.blocks, None))
-    batch = _batch(kv, *_decoding(30))
-    with torch.inference_mode():
-        expected_first = decoder.logits(decoder.forward(batch, kv)).clone()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            captured = decoder.logits(decoder.forward(batch, kv))
-        graph.replay()
-        assert torch.equal(captured, expected_first)
-        following = _batch(kv, *_decoding(31))
-        batch.ids.copy_(following.ids)
-        batch.positions.copy_(following.positions)
-        batch.slots.tokens.copy_(following.slots.tokens)
-        batch.launch.positions.copy_(following.launch.positions)
-        graph.replay()
-        again = captured.clone()
-        assert torch.equal(again, decoder.logits(decoder.forward(following, kv)))
+    before = kv.pages.clone()
+    captured = CapturedDecode(decoder, kv, sequences=8, context=48, make_graph=CudaGraphs())
+    assert torch.equal(kv.pages, before), "a capture writes nothing"
+    for at, count in enumerate((8, 1, 3, 8, 5, 2, 7)):
+        spans = _decoding(30 + at, count)
+        assert torch.equal(_logits(captured, kv, *spans), _logits(decoder, kv, *spans))
 
 
-@CONFIGS
-def test_a_model_is_moved_whole(config: ModelConfig, tmp_path: Path) -> None:
-    decoder = moved(load_model(tiny_files(tmp_path, config), torch.float32, 384), torch.device("meta"))
-    layer = decoder.layers[1]
-    held = (
-        decoder.embedding.table,
-        decoder.head.rows,
-        decoder.norm.weight,
-        decoder.ropes[0].sines,
-        layer.norms[1].weight,
-    )
-    assert all(tensor.is_meta for tensor in (*held, layer.attention.projections.qkv, layer.feed_forward.down))
+@pytest.mark.parametrize("enforce_eager", [False, True])
+def test_an_engine_says_what_it_says_on_a_cpu(enforce_eager: bool, tmp_path: Path, cuda: torch.device) -> None:
+    """Prompts in chunks beside decode steps, and pages handed over between GPU and CPU."""
+    files = tiny_files(tmp_path)
+    on_cpu = EngineOptions(dtype="float32", kv_cache_memory_bytes=2**20, kernels="torch", max_num_seqs=16)
+    options = replace(on_cpu, device=cuda.type, enforce_eager=enforce_eager)
+    host, device = (build_engine(files, VOCABULARY, each) for each in (on_cpu, options))
+    jobs = [make_job(str(index), prompt(index, 9 + 13 * index), max_tokens=20) for index in range(10)]
+    expected = generate(host, *jobs)
+    assert generate(device, *jobs) == expected
+    assert hand_over(host, device, "there", jobs[2].tokens, max_tokens=20) == expected[2]
+    assert hand_over(device, host, "back", jobs[3].tokens, max_tokens=20) == expected[3]
+    for engine in (host, device):
+        engine.check()

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,16 +60,6 @@ ops.gate(rows, "silu")
 unit = torch.empty((1, 2, layout.page_bytes), dtype=torch.uint8)
 ops.pack_pages(torch.zeros((1, 4, layout.page_bytes), dtype=torch.uint8), torch.tensor([3, 0]), unit)
 """
-
-
-@pytest.fixture
-def on_cpu_tensors(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> Iterator[None]:
-    """Triton's kernels for every tensor: the interpreter takes those of a CPU."""
-    if device.type != "cpu":
-        pytest.skip("CPU tensors need Triton's interpreter: set TRITON_INTERPRET=1.")
-    with monkeypatch.context() as patch:
-        patch.setattr(ops, "picks_triton", lambda tensor: True)
-        yield
 
 
 def _model(directory: Path, config: ModelConfig, *, batch_invariant: bool = False) -> PagedModel:

@@ -90,12 +90,24 @@ def test_the_order_of_rounding_is_felt(device: torch.device) -> None:
     assert not torch.equal(first, last)
 
 
-def test_a_row_is_bit_equal_alone_and_in_company(device: torch.device) -> None:
-    hidden, weight = _values(6, 100, device=device), _values(100, device=device, seed=2)
-    together, alone = torch.empty_like(hidden), torch.empty_like(hidden[:1])
-    rms_norm(hidden, weight, EPS, out=together)
-    rms_norm(hidden[4:5], weight, EPS, out=alone)
-    assert torch.equal(alone[0], together[4])
+@pytest.mark.parametrize("kernel", ["rms_norm", "add_rms_norm", "rms_norm_add"])
+def test_a_row_is_bit_equal_alone_and_in_company(kernel: str, device: torch.device) -> None:
+    hidden, other = (_values(6, 100, device=device, seed=seed) for seed in (1, 3))
+    weight = _values(100, device=device, seed=2)
+
+    def run(rows: slice) -> Tensor:
+        out, total = torch.full_like(hidden[rows], NAN), torch.full_like(hidden[rows], NAN)
+        if kernel == "rms_norm":
+            rms_norm(hidden[rows], weight, EPS, out=out)
+        elif kernel == "add_rms_norm":
+            add_rms_norm(hidden[rows], other[rows], weight, EPS, total=total, out=out)
+        else:
+            rms_norm_add(hidden[rows], other[rows], weight, EPS, out=out)
+        return out
+
+    together = run(slice(0, 6))
+    for some in (slice(4, 5), slice(1, 6)):
+        assert torch.equal(run(some), together[some])
 
 
 def test_zeros_stay_zero_and_no_rows_are_none(device: torch.device) -> None:

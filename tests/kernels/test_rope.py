@@ -57,6 +57,17 @@ def test_a_slice_of_a_projection_into_a_slice(device: torch.device) -> None:
     assert results[:, [0, 1, 5]].isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_token_is_bit_equal_alone_and_in_company(dtype: torch.dtype, device: torch.device) -> None:
+    states, cosines, sines = _case((7, 3, 40), 24, device, dtype)
+    together = torch.full_like(states, NAN)
+    rope(states, cosines, sines, out=together)
+    for some in (slice(4, 5), slice(2, 7)):
+        part = torch.full_like(states[some], NAN)
+        rope(states[some], cosines[some], sines[some], out=part)
+        assert torch.equal(part, together[some])
+
+
 def test_in_place_and_no_tokens(device: torch.device) -> None:
     states, cosines, sines = _case((2, 3, 16), 12, device)
     expected = reference.rope(states, cosines, sines)

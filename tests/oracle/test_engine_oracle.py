@@ -39,10 +39,10 @@ def engine(files: ModelFiles) -> Engine:
     return _engine(files)
 
 
-def _engine(files: ModelFiles) -> Engine:
+def _engine(files: ModelFiles, **where: object) -> Engine:
     torch.set_num_threads(2)
     vocabulary = Vocabulary(files.config.vocab_size, frozenset(files.stop_ids))
-    return build_engine(files, vocabulary, EngineOptions(dtype="float32", max_num_batched_tokens=256))
+    return build_engine(files, vocabulary, EngineOptions(dtype="float32", max_num_batched_tokens=256, **where))  # type: ignore[arg-type]
 
 
 def _job(reference: Reference, kind: JobKind = JobKind.LOCAL) -> Job:
@@ -92,6 +92,16 @@ def test_disaggregated(engine: Engine, files: ModelFiles) -> None:
     assert_agree(REFERENCES, rest.values())
     for one in (engine, decode):
         one.check()
+
+
+@pytest.mark.parametrize("enforce_eager", [False, True], ids=["captured", "eager"])
+def test_on_a_gpu(files: ModelFiles, enforce_eager: bool) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("There is no CUDA device here.")
+    device = _engine(files, device="cuda", enforce_eager=enforce_eager)
+    batches = [REFERENCES[start : start + BATCH] for start in range(0, len(REFERENCES), BATCH)]
+    assert_agree(REFERENCES, [tokens for batch in batches for tokens in generate(device, *map(_job, batch))])
+    device.check()
 
 
 def test_transformers_still_says_so(files: ModelFiles) -> None:

@@ -27,7 +27,7 @@ from headrace.engine.build import build_engine
 from headrace.engine.native.build import choose_instruction_set
 from headrace.engine.ops import PagedKv
 from headrace.engine.options import EngineOptions
-from headrace.engine.page_memory import PageMemory
+from headrace.engine.runner import Pages
 from headrace.engine.sample import Sampler
 from headrace.engine.torch_runner import Model
 from headrace.engine.weights.load import DTYPES
@@ -127,7 +127,7 @@ def _measured(bench: EngineBench, files: ModelFiles, progress: Progress) -> Repo
 def _driver(files: ModelFiles, options: EngineOptions, effort: Effort) -> tuple[Driver, WatchedRunner]:
     runners: list[WatchedRunner] = []
 
-    def watched(model: Model, pages: PageMemory, kv: PagedKv, sampler: Sampler) -> WatchedRunner:
+    def watched(model: Model, pages: Pages, kv: PagedKv, sampler: Sampler) -> WatchedRunner:
         runners.append(WatchedRunner(model, pages, kv, sampler))
         return runners[-1]
 

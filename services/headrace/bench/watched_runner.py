@@ -12,8 +12,7 @@ from headrace.engine.batch import Batch
 from headrace.engine.logit_row import Logits
 from headrace.engine.native.decoder import NativeDecoder
 from headrace.engine.ops import PagedKv
-from headrace.engine.page_memory import PageMemory
-from headrace.engine.runner import Draw, Drawn, Span
+from headrace.engine.runner import Draw, Drawn, Pages, Span
 from headrace.engine.sample import Sampler
 from headrace.engine.torch_runner import Model, TorchRunner
 from headrace_kernels.native import Matrix, Program, Timings
@@ -58,7 +57,7 @@ class TimedModel:
 class WatchedRunner(TorchRunner):
     """programs: the native ones, none if torch computes."""
 
-    def __init__(self, model: Model, pages: PageMemory, kv: PagedKv, sampler: Sampler) -> None:
+    def __init__(self, model: Model, pages: Pages, kv: PagedKv, sampler: Sampler) -> None:
         self.programs: tuple[Program, ...] = model.programs if isinstance(model, NativeDecoder) else ()
         self._torch = None if self.programs else TimedModel(model)
         self._sampling = TimedSampler(sampler)

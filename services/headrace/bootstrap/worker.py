@@ -97,6 +97,8 @@ def _load(config: WorkerConfig) -> tuple[str, Engine, Ranks | None]:
         kernels=config.kernels,
         cpu_isa=config.cpu_isa,
         quantization=config.quantization,
+        device=config.device,
+        enforce_eager=config.enforce_eager,
     )
     if config.engine == "fake":
         pause = partial(time.sleep, config.fake_step_ms / 1000) if config.fake_step_ms else None

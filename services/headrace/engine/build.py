@@ -11,6 +11,9 @@ import torch
 
 from headrace.core.errors import StartupError
 from headrace.core.vocabulary import Vocabulary
+from headrace.engine.accelerator import Accelerator, pick_accelerator
+from headrace.engine.captured_decode import CapturedDecode, can_be_captured
+from headrace.engine.device_pages import DevicePages
 from headrace.engine.engine import EngineInfo
 from headrace.engine.models.decoder import Decoder
 from headrace.engine.models.gemma2 import load_gemma2
@@ -30,7 +33,7 @@ from headrace.engine.options import EngineOptions, PoolSize, model_digest, plan_
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.parallel import ALONE, Parallel
 from headrace.engine.replica import Replica
-from headrace.engine.runner import Runner
+from headrace.engine.runner import Pages, Runner
 from headrace.engine.sample import Sampler
 from headrace.engine.self_check import require_batch_invariance
 from headrace.engine.torch_runner import Model, TorchRunner
@@ -51,19 +54,28 @@ LOADERS: dict[str, Callable[[ModelConfig, Weights, int], Decoder]] = {
     "qwen3_moe": load_qwen3_moe,
 }
 
-
-MakeRunner = Callable[[Model, PageMemory, PagedKv, Sampler], Runner]
+_CPU = torch.device("cpu")
+MakeRunner = Callable[[Model, Pages, PagedKv, Sampler], Runner]
 
 
 def build_engine(
-    files: ModelFiles, vocabulary: Vocabulary, options: EngineOptions, runner: MakeRunner = TorchRunner
+    files: ModelFiles,
+    vocabulary: Vocabulary,
+    options: EngineOptions,
+    runner: MakeRunner = TorchRunner,
+    *,
+    accelerator: Accelerator | None = None,
 ) -> Replica:
-    """A replica of one rank. Loads the model; takes seconds. runner: what its steps are run by.
+    """A replica of one rank. Loads the model; takes seconds. runner: what its steps are run by. accelerator: where they
+    run; by default what the options name.
 
     Raises StartupError if it does not fit or is not supported.
     """
     if options.threads:
         torch.set_num_threads(options.threads)
+    accelerator = accelerator or pick_accelerator(options)
+    if accelerator is not None:
+        return _on_accelerator(files, vocabulary, options, runner, accelerator)
     size = plan(files, options)
     pages = PageMemory(size.layout, size.num_blocks)
     model = _native_model(files, options, size, pages) or load_model(
@@ -72,8 +84,19 @@ def build_engine(
     return assemble(files, vocabulary, options, size, model=model, pages=pages, runner=runner)
 
 
-def plan(files: ModelFiles, options: EngineOptions) -> PoolSize:
-    """The pool beside the weights of all ranks. Raises StartupError if both do not fit."""
+def _on_accelerator(
+    files: ModelFiles, vocabulary: Vocabulary, options: EngineOptions, runner: MakeRunner, accelerator: Accelerator
+) -> Replica:
+    """See build_engine. Weights come first: what loading takes beside them is free again then."""
+    size = plan(files, options, accelerator.free_bytes)
+    dtype = DTYPES[size.layout.dtype]
+    model = load_model(files, dtype, size.max_model_len, device=accelerator.device)
+    pages = DevicePages(size.layout, size.num_blocks, accelerator.device)
+    return assemble(files, vocabulary, options, size, model=model, pages=pages, runner=runner, accelerator=accelerator)
+
+
+def plan(files: ModelFiles, options: EngineOptions, free_bytes: int | None = None) -> PoolSize:
+    """The pool beside the weights of all ranks. free_bytes: see plan_pool. Raises StartupError if both do not fit."""
     ranks = options.tensor_parallel_size
     if options.quantization == "gguf" and not any(entry.encoding in KEPT_ENCODINGS for entry in files.tensors):
         raise StartupError(
@@ -81,9 +104,9 @@ def plan(files: ModelFiles, options: EngineOptions) -> PoolSize:
             remedy="Leave out --quantization, or choose int8 or int4.",
         )
     weights = ranks * weight_bytes(files, options.resolved_dtype, ranks, options.quantization)
-    size = plan_pool(files.config, options, weights)
+    size = plan_pool(files.config, options, weights, free_bytes)
     structlog.get_logger().info("engine.kv_pool", arithmetic=size.arithmetic)
-    require_memory({"weights": weights, "KV pages": size.num_blocks * size.layout.block_bytes})
+    require_memory({"weights": weights, "KV pages": size.num_blocks * size.layout.block_bytes}, free_bytes)
     return size
 
 
@@ -94,17 +117,19 @@ def assemble(
     size: PoolSize,
     *,
     model: Model,
-    pages: PageMemory,
+    pages: PageMemory | DevicePages,
     runner: MakeRunner = TorchRunner,
+    accelerator: Accelerator | None = None,
 ) -> Replica:
     """The replica around rank 0's `model`. Raises StartupError if it cannot be what the options promise."""
     kv, dtype = _paged_kv(options, size, pages), size.layout.dtype
+    kernels, ranks = accelerator.name if accelerator else kernels_name(model), options.tensor_parallel_size
     recipe = options.recipe + rope_recipe(files.config, size.max_model_len)
     if options.batch_invariant:
         rows, context = options.max_num_batched_tokens, size.max_model_len
         require_batch_invariance(model, kv, pages, most_rows=rows, context=context)
         # Bits depend on who computes, with which instructions, and on how many ranks' sums there are.
-        recipe += f", {kernels_name(model)}, {torch.backends.cpu.get_cpu_capability()}, {len(pages.shares)} ranks"
+        recipe += f", {kernels}, {torch.backends.cpu.get_cpu_capability()}, {ranks} ranks"
     digest = model_digest(files, dtype, recipe)
     info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
     structlog.get_logger().info(
@@ -113,22 +138,35 @@ def assemble(
         dtype=dtype,
         blocks=size.num_blocks,
         context=size.max_model_len,
-        ranks=len(pages.shares),
-        kernels=kernels_name(model),
+        ranks=ranks,
+        kernels=kernels,
     )
     return Replica(
         info,
         vocabulary,
-        runner(model, pages, kv, Sampler(vocabulary)),
+        runner(_captured(model, kv, options, size, accelerator), pages, kv, Sampler(vocabulary)),
         token_budget=options.max_num_batched_tokens,
         prefix_caching=options.enable_prefix_caching,
     )
 
 
-def _paged_kv(options: EngineOptions, size: PoolSize, pages: PageMemory) -> PagedKv:
+def _captured(
+    model: Model, kv: PagedKv, options: EngineOptions, size: PoolSize, accelerator: Accelerator | None
+) -> Model:
+    """The model, with its decode steps captured where that is wanted and possible."""
+    if accelerator is None or accelerator.make_graph is None or not isinstance(model, Decoder):
+        return model
+    if not can_be_captured(model):
+        structlog.get_logger().info("engine.not_captured", reason="experts are chosen on the host")
+        return model
+    sequences, context = options.max_num_seqs, size.max_model_len
+    return CapturedDecode(model, kv, sequences=sequences, context=context, make_graph=accelerator.make_graph)
+
+
+def _paged_kv(options: EngineOptions, size: PoolSize, pages: PageMemory | DevicePages) -> PagedKv:
     """Rank 0's pages as its model sees them."""
-    layout = replace(size.layout, kv_heads=size.layout.kv_heads // len(pages.shares))
-    memory = torch.from_numpy(pages.bytes)
+    layout = replace(size.layout, kv_heads=size.layout.kv_heads // options.tensor_parallel_size)
+    memory = pages.pool if isinstance(pages, DevicePages) else torch.from_numpy(pages.bytes)
     return PagedKv(memory, layout, DTYPES[layout.dtype], batch_invariant=options.batch_invariant)
 
 
@@ -141,12 +179,14 @@ def _native_model(files: ModelFiles, options: EngineOptions, size: PoolSize, pag
     return pick_native(decoder, stored, _paged_kv(options, size, pages), options)
 
 
-def load_model(files: ModelFiles, dtype: torch.dtype, length: int, parallel: Parallel = ALONE) -> Decoder:
-    """One rank's share of the model, for contexts of up to `length` tokens; takes seconds.
+def load_model(
+    files: ModelFiles, dtype: torch.dtype, length: int, parallel: Parallel = ALONE, device: torch.device = _CPU
+) -> Decoder:
+    """One rank's share of the model on `device`, for contexts of up to `length` tokens; takes seconds.
 
     Raises StartupError if the architecture is not supported, the files are broken, or the ranks cannot share it.
     """
-    return _decoder(files, Weights(files, dtype, parallel), length)
+    return _decoder(files, Weights(files, dtype, parallel, device=device), length)
 
 
 def _decoder(files: ModelFiles, weights: Weights, length: int) -> Decoder:

@@ -137,6 +137,10 @@ class PagedKv:
         self.rows = values.view(layout.layers, -1, layout.head_dim)
 
     @property
+    def device(self) -> torch.device:
+        return self.pages.device
+
+    @property
     def page_multiple(self) -> int:
         """What the number of pages of a context must be a multiple of."""
         size = self.layout.block_tokens

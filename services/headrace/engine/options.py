@@ -21,6 +21,7 @@ _RANKS = (1, 2, 4)
 KERNELS = ("auto", "native", "torch")
 CPU_ISAS = ("auto", "avx2", "avx512", "avx512bf16")
 QUANTIZATIONS = ("gguf", "int8", "int4")
+DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class EngineOptions:
     quantization: of the matrices of the native kernels: "gguf" keeps the bits of those that a GGUF file has in Q4_0,
     Q4_1 or Q8_0; "int8" (a scale each row) or "int4" (a scale and a minimum each 32 values) rounds all as they are
     loaded; None brings them to `dtype`.
+    device: "cpu", or "cuda" for weights, pages and steps on the first GPU; there gpu_memory_utilization is a share of
+    its memory. enforce_eager: no decode step is captured in a graph.
     """
 
     dtype: str = "auto"
@@ -55,6 +58,8 @@ class EngineOptions:
     kernels: str = "auto"
     cpu_isa: str = "auto"
     quantization: str | None = None
+    device: str = "cpu"
+    enforce_eager: bool = False
 
     def __post_init__(self) -> None:
         _require(self.dtype == "auto" or self.dtype in DTYPE_BYTES, f"dtype {self.dtype!r} is unknown.", _DTYPES)
@@ -89,6 +94,9 @@ class EngineOptions:
             f"tensor_parallel_size {self.tensor_parallel_size} is not supported.",
             f"Choose {', '.join(map(str, _RANKS))}.",
         )
+        self._check_who_computes()
+
+    def _check_who_computes(self) -> None:
         _require_one_of("kernels", self.kernels, KERNELS)
         _require(
             self.kernels != "native" or self.tensor_parallel_size == 1,
@@ -104,6 +112,13 @@ class EngineOptions:
                 f"{name} needs the native kernels, which are not used with kernels torch or several ranks.",
                 f"Leave out --{name.replace('_', '-')}, or --kernels and --tensor-parallel-size.",
             )
+        _require_one_of("device", self.device, DEVICES)
+        _require(
+            self.device == "cpu"
+            or (self.kernels != "native" and self.quantization is None and self.tensor_parallel_size == 1),
+            "On a GPU there are neither native kernels nor quantization nor several ranks.",
+            "Leave out --device, or --kernels, --quantization and --tensor-parallel-size.",
+        )
 
     @property
     def native_only(self) -> tuple[str, ...]:
@@ -135,13 +150,16 @@ class PoolSize:
     arithmetic: str
 
 
-def plan_pool(config: ModelConfig, options: EngineOptions, weight_bytes: int = 0) -> PoolSize:
-    """The pool that `options` give `config` beside `weight_bytes` of weights.
+def plan_pool(
+    config: ModelConfig, options: EngineOptions, weight_bytes: int = 0, free_bytes: int | None = None
+) -> PoolSize:
+    """The pool that `options` give `config` beside `weight_bytes` of weights. free_bytes: of the memory that they lie
+    in; None asks this machine for its own.
 
     Raises StartupError if the context asked for does not fit, or the share of the memory leaves no room.
     """
     layout = KvLayout(config.layers, config.kv_heads, config.head_dim, options.block_size, options.resolved_dtype)
-    pool_bytes, source = _pool_bytes(options, weight_bytes)
+    pool_bytes, source = _pool_bytes(options, weight_bytes, free_bytes)
     num_blocks = pool_bytes // layout.block_bytes
     fits = num_blocks * options.block_size
     wanted = options.max_model_len
@@ -166,7 +184,7 @@ def plan_pool(config: ModelConfig, options: EngineOptions, weight_bytes: int = 0
     return PoolSize(layout, num_blocks, longest, arithmetic)
 
 
-def _pool_bytes(options: EngineOptions, weight_bytes: int) -> tuple[int, str]:
+def _pool_bytes(options: EngineOptions, weight_bytes: int, free_bytes: int | None) -> tuple[int, str]:
     """The bytes of the pool, and where they come from."""
     share = options.gpu_memory_utilization
     if share is None:
@@ -174,7 +192,7 @@ def _pool_bytes(options: EngineOptions, weight_bytes: int) -> tuple[int, str]:
         name = "kv_cache_memory_bytes" if given is not None else "the default KV pool of"
         size = given if given is not None else DEFAULT_KV_BYTES
         return size, f"{name} {size}"
-    available = psutil.virtual_memory().available
+    available = psutil.virtual_memory().available if free_bytes is None else free_bytes
     size = int(available * share) - weight_bytes
     return size, (
         f"gpu_memory_utilization {share:g} x {available / _MIB:.0f} MiB available"
@@ -182,9 +200,10 @@ def _pool_bytes(options: EngineOptions, weight_bytes: int) -> tuple[int, str]:
     )
 
 
-def require_memory(needed: dict[str, int]) -> None:
-    """Raises StartupError unless the parts, in bytes, fit into the memory that is available now."""
-    available = psutil.virtual_memory().available
+def require_memory(needed: dict[str, int], free_bytes: int | None = None) -> None:
+    """Raises StartupError unless the parts, in bytes, fit into the memory that is available now: free_bytes of it, or
+    this machine's own."""
+    available = psutil.virtual_memory().available if free_bytes is None else free_bytes
     total = sum(needed.values())
     parts = " + ".join(f"{name} {size / _MIB:.0f} MiB" for name, size in needed.items())
     _require(

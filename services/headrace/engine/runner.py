@@ -3,14 +3,15 @@
 Owns nothing itself. A runner knows pages, positions and sampling; it knows no job, schedule or pool.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.core.errors import HeadraceError
 from headrace.core.logprobs import TokenLogprob
+from headrace.core.pages import PagePort
 from headrace.core.sampling import SamplingParams
 from headrace.engine.history import TokenHistory
-from headrace.engine.page_memory import PageMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,23 @@ class Drawn:
     scored: tuple[TokenLogprob, ...] = field(default=())
 
 
+class Pages(PagePort, Protocol):
+    """The memory of all pages, as the engine's thread sees it."""
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, (from, to), one after the other: a later pair may read what an earlier one wrote."""
+        ...
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Zero blocks."""
+        ...
+
+
 class Runner(Protocol):
     """A model with its page memory. `run` is called on the engine's thread only."""
 
     @property
-    def pages(self) -> PageMemory: ...
+    def pages(self) -> Pages: ...
 
     def run(self, spans: list[Span]) -> list[Drawn | HeadraceError]:
         """Compute all spans in one batch. Per span: what was drawn, or the error that fails this span alone.

@@ -13,16 +13,15 @@ from headrace.core.blocks import blocks_for
 from headrace.core.errors import StartupError
 from headrace.engine import ops
 from headrace.engine.batch import make_batch
-from headrace.engine.page_memory import PageMemory
 from headrace.engine.rows import padded_rows
-from headrace.engine.runner import Span
+from headrace.engine.runner import Pages, Span
 from headrace.engine.torch_runner import Model
 
 _CUTS = (0, 1, 5, 6, 13)  # where the probe is cut into pieces, and its length if the context has room for it
 _TOKENS = 23  # distinct ids
 
 
-def require_batch_invariance(model: Model, kv: ops.PagedKv, pages: PageMemory, *, most_rows: int, context: int) -> None:
+def require_batch_invariance(model: Model, kv: ops.PagedKv, pages: Pages, *, most_rows: int, context: int) -> None:
     """Compute a few tokens alone, and again piece by piece beside others, at most `most_rows` in all.
 
     context: tokens that a sequence may have. The pages are zero before and after. Raises StartupError if a bit differs.
@@ -51,5 +50,5 @@ def _span(start: int, count: int, blocks: list[int]) -> Span:
 
 def _logits(model: Model, kv: ops.PagedKv, spans: list[Span]) -> Tensor:
     with torch.inference_mode():
-        hidden = model.forward(make_batch(spans, kv.layout, kv.page_multiple), kv)
+        hidden = model.forward(make_batch(spans, kv.layout, kv.page_multiple, kv.device), kv)
         return model.logits(hidden[: padded_rows(spans[0].count)])

@@ -17,9 +17,8 @@ from headrace.engine.batch import Batch, make_batch
 from headrace.engine.logit_row import Logits
 from headrace.engine.logprobs import score
 from headrace.engine.native.decoder import NativeDecoder
-from headrace.engine.page_memory import PageMemory
 from headrace.engine.rows import ROW_MULTIPLE
-from headrace.engine.runner import Draw, Drawn, Span
+from headrace.engine.runner import Draw, Drawn, Pages, Span
 from headrace.engine.sample import Sampler
 
 # Rows whose logits stand in memory at once while known tokens are scored: 13 MB of a vocabulary of 49,152.
@@ -30,7 +29,7 @@ class Model(Protocol):
     """One architecture, loaded."""
 
     def forward(self, batch: Batch, kv: ops.PagedKv) -> Tensor:
-        """Writes the batch's keys and values; returns the last states [batch.rows, hidden]."""
+        """Writes the batch's keys and values; returns the last states [batch.rows, hidden], good until the next one."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -42,7 +41,7 @@ class Model(Protocol):
 class TorchRunner:
     """See Runner."""
 
-    def __init__(self, model: Model, pages: PageMemory, kv: ops.PagedKv, sampler: Sampler) -> None:
+    def __init__(self, model: Model, pages: Pages, kv: ops.PagedKv, sampler: Sampler) -> None:
         """kv: over the memory of `pages`, or over this rank's share of it."""
         self._model = model
         self._pages = pages
@@ -52,7 +51,7 @@ class TorchRunner:
         self._row_multiple = 1 if isinstance(model, NativeDecoder) else ROW_MULTIPLE
 
     @property
-    def pages(self) -> PageMemory:
+    def pages(self) -> Pages:
         return self._pages
 
     def run(self, spans: list[Span]) -> list[Drawn | HeadraceError]:
@@ -63,7 +62,8 @@ class TorchRunner:
         return [by_span[index] for index in range(len(spans))]
 
     def _run_sorted(self, spans: list[Span]) -> list[Drawn | HeadraceError]:
-        hidden = self._model.forward(make_batch(spans, self._kv.layout, self._kv.page_multiple), self._kv)
+        kv = self._kv
+        hidden = self._model.forward(make_batch(spans, kv.layout, kv.page_multiple, kv.device), kv)
         ends = list(accumulate(span.count for span in spans))
         draws = {end - 1: span.draw for end, span in zip(ends, spans, strict=True) if span.draw is not None}
         drawn = self._draw(hidden, draws) if draws else {}

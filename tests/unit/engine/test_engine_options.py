@@ -5,7 +5,7 @@ from fixtures.tiny_model import CONFIG
 
 from headrace.core.errors import StartupError
 from headrace.engine import options as module
-from headrace.engine.options import DEFAULT_KV_BYTES, EngineOptions, plan_pool
+from headrace.engine.options import DEFAULT_KV_BYTES, EngineOptions, plan_pool, require_memory
 
 TOKEN_BYTES = CONFIG.layers * CONFIG.kv_heads * 2 * CONFIG.head_dim * 2  # bfloat16
 MIB = 2**20
@@ -37,6 +37,14 @@ def test_a_share_of_the_memory_less_the_weights() -> None:
     assert size.num_blocks == 100 * MIB // (16 * TOKEN_BYTES)
 
 
+def test_a_share_of_another_memory_than_this_machines() -> None:
+    size = plan_pool(CONFIG, EngineOptions(gpu_memory_utilization=0.5), 400 * MIB, free_bytes=2000 * MIB)
+    assert size.num_blocks == 600 * MIB // (16 * TOKEN_BYTES)
+    require_memory({"pages": 2000 * MIB}, 2000 * MIB)
+    with pytest.raises(StartupError, match="1999 MiB are available"):
+        require_memory({"pages": 2000 * MIB}, 1999 * MIB)
+
+
 def test_the_arithmetic_is_told() -> None:
     size = plan_pool(CONFIG, EngineOptions(gpu_memory_utilization=0.5), weight_bytes=400 * MIB)
     assert size.arithmetic == (
@@ -57,6 +65,10 @@ def test_the_arithmetic_is_told() -> None:
         ({"cpu_isa": "avx2", "tensor_parallel_size": 2}, "cpu_isa needs the native kernels, .* Leave out --cpu-isa"),
         ({"gpu_memory_utilization": 0.0}, "above 0"),
         ({"gpu_memory_utilization": 1.5}, "above 0"),
+        ({"device": "tpu"}, "Choose cpu, cuda"),
+        ({"device": "cuda", "kernels": "native"}, "On a GPU there are neither native kernels"),
+        ({"device": "cuda", "quantization": "int8"}, "nor quantization"),
+        ({"device": "cuda", "tensor_parallel_size": 2}, "nor several ranks"),
         ({"gpu_memory_utilization": 0.3}, "holds 0 blocks .* Raise --gpu-memory-utilization"),  # the weights take it
         ({"kv_cache_memory_bytes": 4096}, "holds 1 blocks .* Raise --kv-cache-memory-bytes"),
         ({"kv_cache_memory_bytes": 16384, "max_model_len": 100}, "64 tokens, fewer than the 100"),

@@ -1,52 +1,74 @@
-"""Page memory and the fake engine's marked pages: what is written is what is read, and what is not is noticed."""
+"""Page memory, on host and device, and the fake engine's marked pages: what is written is read, the rest is noticed."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from fixtures.tiny_model import VOCABULARY
 
 from headrace.core.errors import InternalError
 from headrace.core.layout import KvLayout
 from headrace.core.sampling import SamplingParams
+from headrace.engine.device_pages import DevicePages
 from headrace.engine.fake import FakeRunner, MarkedPages
 from headrace.engine.history import TokenHistory
 from headrace.engine.page_memory import PageMemory
-from headrace.engine.runner import Draw, Drawn, Span
+from headrace.engine.runner import Draw, Drawn, Pages, Span
 
 LAYOUT = KvLayout(3, 2, 4, 16, "bfloat16")
 DIGEST = b"0123456789abcdef"
+MakePages = Callable[[KvLayout, int], Pages]
+EVERY_MEMORY = pytest.mark.parametrize(
+    "make", [PageMemory, lambda layout, count: DevicePages(layout, count, torch.device("cpu"))], ids=["host", "device"]
+)
 
 
 def _noise(blocks: int) -> bytes:
     return np.random.default_rng(0).bytes(blocks * LAYOUT.block_bytes)
 
 
-def test_blocks_move_whole_and_in_order() -> None:
-    memory, data = PageMemory(LAYOUT, 8), _noise(3)
+def _read(memory: Pages, *blocks: int) -> bytearray:
+    out = bytearray(len(blocks) * LAYOUT.block_bytes)
+    memory.read(blocks, memoryview(out))
+    return out
+
+
+@EVERY_MEMORY
+def test_blocks_move_whole_and_in_order(make: MakePages) -> None:
+    memory, data = make(LAYOUT, 8), _noise(3)
     memory.write((6, 1, 4), memoryview(data))
-    out = bytearray(len(data))
-    memory.read((6, 1, 4), memoryview(out))
-    assert out == data
+    assert _read(memory, 6, 1, 4) == data
     # Layer by layer in the buffer: block 1 is the second of each layer.
-    single = bytearray(LAYOUT.block_bytes)
-    memory.read((1,), memoryview(single))
+    single = _read(memory, 1)
     for layer in range(3):
         page = LAYOUT.page_bytes
         assert single[layer * page : (layer + 1) * page] == data[(3 * layer + 1) * page : (3 * layer + 2) * page]
-    assert not memory.bytes[:, [0, 2, 3, 5, 7]].any()
+    assert not any(_read(memory, 0, 2, 3, 5, 7))
 
 
-def test_copies_are_whole_and_one_after_the_other() -> None:
-    memory, data = PageMemory(LAYOUT, 8), _noise(3)
+@EVERY_MEMORY
+def test_copies_are_whole_and_one_after_the_other(make: MakePages) -> None:
+    memory, data = make(LAYOUT, 8), _noise(3)
     memory.write((0, 1, 2), memoryview(data))
     memory.copy([(0, 5), (1, 0), (5, 6)])
-    out = bytearray(len(data))
-    memory.read((6, 0, 2), memoryview(out))
-    assert out == data
+    assert _read(memory, 6, 0, 2) == data
 
 
+@EVERY_MEMORY
+def test_cleared_blocks_are_zero_and_others_stay(make: MakePages) -> None:
+    memory, data = make(LAYOUT, 8), _noise(3)
+    memory.write((0, 1, 2), memoryview(data))
+    before = _read(memory, 1)
+    memory.clear([0, 2])
+    assert not any(_read(memory, 0, 2))
+    assert _read(memory, 1) == before
+
+
+@EVERY_MEMORY
 @pytest.mark.parametrize(("blocks", "size"), [((1, 2), 1), ((8,), 1), ((-1,), 1), ((), 1)])
-def test_wrong_sizes_and_blocks_are_refused(blocks: tuple[int, ...], size: int) -> None:
-    memory = PageMemory(LAYOUT, 8)
+def test_wrong_sizes_and_blocks_are_refused(make: MakePages, blocks: tuple[int, ...], size: int) -> None:
+    memory = make(LAYOUT, 8)
     buffer = memoryview(bytearray(size * LAYOUT.block_bytes))
     with pytest.raises(InternalError):
         memory.read(blocks, buffer)

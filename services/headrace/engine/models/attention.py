@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace.engine import ops
-from headrace.engine.batch import Batch
+from headrace.engine.batch import Step
 from headrace.engine.models.norms import RmsNorm
 from headrace.engine.models.rope import Angles
 from headrace.engine.ops import AttentionSpec
@@ -55,7 +55,7 @@ class Attention:
     spec: AttentionSpec
     parallel: Parallel
 
-    def __call__(self, normed: Tensor, batch: Batch, kv: ops.PagedKv, angles: Angles) -> Tensor:
+    def __call__(self, normed: Tensor, batch: Step, kv: ops.PagedKv, angles: Angles) -> Tensor:
         """normed: [batch.rows, hidden], and so the result. Writes the batch's keys and values into `kv`."""
         parts = self.projections
         states = functional.linear(normed, parts.qkv, parts.qkv_bias)[: batch.tokens]

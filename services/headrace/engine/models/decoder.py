@@ -10,7 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from headrace.engine import ops
-from headrace.engine.batch import Batch
+from headrace.engine.batch import Step
 from headrace.engine.models.attention import Attention
 from headrace.engine.models.head import Embedding, LmHead
 from headrace.engine.models.norms import RmsNorm
@@ -38,7 +38,7 @@ class Layer:
     post_norms: tuple[RmsNorm, RmsNorm] | tuple[()] = ()
     rope: int = 0
 
-    def __call__(self, hidden: Tensor, batch: Batch, kv: ops.PagedKv, angles: list[Angles]) -> Tensor:
+    def __call__(self, hidden: Tensor, batch: Step, kv: ops.PagedKv, angles: list[Angles]) -> Tensor:
         """[batch.rows, hidden], and so the result."""
         before, between = self.norms
         attended = self.attention(before(hidden), batch, kv, angles[self.rope])
@@ -60,7 +60,7 @@ class Decoder:
     head: LmHead
     ropes: tuple[RopeTables, ...]
 
-    def forward(self, batch: Batch, kv: ops.PagedKv) -> Tensor:
+    def forward(self, batch: Step, kv: ops.PagedKv) -> Tensor:
         """Writes the batch's keys and values into `kv`; returns the last layer's states [batch.rows, hidden]."""
         angles = [tables.at(batch.positions) for tables in self.ropes]
         hidden = self.embedding(batch.ids)

@@ -23,8 +23,10 @@ def load_gemma(config: ModelConfig, weights: Weights, length: int, *, query_key_
 
 
 def _ropes(config: ModelConfig, length: int, weights: Weights) -> tuple[RopeTables, ...]:
-    whole = rope_tables(config, length, weights.dtype)
-    return (whole, local_rope_tables(config, length, weights.dtype)) if config.local_rope_theta else (whole,)
+    whole = rope_tables(config, length, weights.dtype, weights.device)
+    if not config.local_rope_theta:
+        return (whole,)
+    return whole, local_rope_tables(config, length, weights.dtype, weights.device)
 
 
 def _layer(config: ModelConfig, weights: Weights, index: int, query_key_norms: bool) -> Layer:

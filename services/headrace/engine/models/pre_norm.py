@@ -47,7 +47,7 @@ def load_pre_norm(
     )
     norm = RmsNorm(weights.take("model.norm.weight", (config.hidden_size,)), config.norm_eps)
     embedding, head = take_ends(config, weights)
-    return Decoder(embedding, layers, norm, head, (rope_tables(config, length, weights.dtype),))
+    return Decoder(embedding, layers, norm, head, (rope_tables(config, length, weights.dtype, weights.device),))
 
 
 def _layer(

@@ -15,6 +15,7 @@ from headrace.core.errors import StartupError
 from headrace.modelfiles.files import ModelConfig, RopeScaling
 
 Angles = tuple[Tensor, Tensor]
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +29,19 @@ class RopeTables:
         """[token] to cosines and sines of [token, 1, rotary dim]."""
         return self.cosines[positions], self.sines[positions]
 
-
-def rope_tables(config: ModelConfig, length: int, dtype: torch.dtype) -> RopeTables:
-    """For positions 0 .. length - 1, with the model's scaling."""
-    return _tables(config, config.rope_theta, config.rope_scaling, length, dtype)
+    def to(self, device: torch.device, dtype: torch.dtype) -> "RopeTables":
+        return RopeTables(self.cosines.to(device, dtype), self.sines.to(device, dtype))
 
 
-def local_rope_tables(config: ModelConfig, length: int, dtype: torch.dtype) -> RopeTables:
+def rope_tables(config: ModelConfig, length: int, dtype: torch.dtype, device: torch.device = _CPU) -> RopeTables:
+    """For positions 0 .. length - 1, with the model's scaling. Computed on the CPU, wherever they go: keys in pages
+    that workers exchange were turned by the same bits."""
+    return _tables(config, config.rope_theta, config.rope_scaling, length).to(device, dtype)
+
+
+def local_rope_tables(config: ModelConfig, length: int, dtype: torch.dtype, device: torch.device = _CPU) -> RopeTables:
     """For the layers with a window, where these rotate by another base."""
-    return _tables(config, config.local_rope_theta, RopeScaling(), length, dtype)
+    return _tables(config, config.local_rope_theta, RopeScaling(), length).to(device, dtype)
 
 
 def rope_recipe(config: ModelConfig, length: int) -> str:
@@ -45,7 +50,7 @@ def rope_recipe(config: ModelConfig, length: int) -> str:
     return " long rope" if config.rope_scaling.variant == "longrope" and _is_long(config.rope_scaling, length) else ""
 
 
-def _tables(config: ModelConfig, theta: float, scaling: RopeScaling, length: int, dtype: torch.dtype) -> RopeTables:
+def _tables(config: ModelConfig, theta: float, scaling: RopeScaling, length: int) -> RopeTables:
     scaled = _VARIANTS.get(scaling.variant)
     if scaled is None:
         raise StartupError(
@@ -56,7 +61,7 @@ def _tables(config: ModelConfig, theta: float, scaling: RopeScaling, length: int
     angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
     angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
     factor = scaling.attention_factor
-    return RopeTables((angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype))
+    return RopeTables(angles.cos() * factor, angles.sin() * factor)
 
 
 def _unscaled(frequencies: Tensor, theta: float, scaling: RopeScaling, length: int) -> Tensor:

@@ -20,9 +20,12 @@ DTYPES: dict[str, torch.dtype] = {
     "float16": torch.float16,
 }
 
+_CPU = torch.device("cpu")
+
 
 class Weights:
-    """The tensors of a model's files, decoded when they are asked for. `parallel` is whose shares they are.
+    """The tensors of a model's files, decoded when they are asked for. `parallel` is whose shares they are, and
+    `device` where they are put, one after the other.
 
     stored: where given, matrices are not decoded: placeholders stand for them, and it knows what for. For one rank.
     """
@@ -34,8 +37,10 @@ class Weights:
         parallel: Parallel = ALONE,
         *,
         stored: StoredMatrices | None = None,
+        device: torch.device = _CPU,
     ) -> None:
         self.dtype = dtype
+        self.device = device
         self.parallel = parallel
         self._stored = stored
         self._model = files.name
@@ -98,7 +103,7 @@ class Weights:
 
     def _read(self, entry: TensorEntry, parts: list[slice]) -> Tensor:
         values = read_tensor(entry, *parts) if len(parts) > 1 else read_tensor(entry, columns=parts[0])
-        return torch.tensor(values, dtype=self.dtype)
+        return torch.tensor(values, dtype=self.dtype, device=self.device)
 
     def _padded(self, share: Tensor, shape: tuple[int, ...], shard: int | None) -> Tensor:
         return share if shard is None else pad(share, shard, share_length(shape[shard], self.parallel.size))
