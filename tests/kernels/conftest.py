@@ -18,9 +18,8 @@ import pytest
 import torch
 from kernels.emulation.build import built, compiler
 
-from headrace_kernels import native
-
 from headrace.engine import ops
+from headrace_kernels import native
 
 INTERPRETED = not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
 
