@@ -19,7 +19,7 @@ from headrace import config as configuration
 from headrace.bootstrap.launcher import command_line, open_launcher, worker_spec
 from headrace.config import FrontendConfig, UpConfig, WorkerConfig
 from headrace.core.errors import StartupError, Unavailable
-from headrace.engine.options import DEFAULT_KV_BYTES
+from headrace.core.layout import DEFAULT_KV_BYTES
 from headrace.engine.weights.size import weight_bytes
 from headrace.modelfiles.files import ModelFiles
 from headrace.modelfiles.resolve import resolve

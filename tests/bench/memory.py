@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python tests/bench/memory.py [QUANTIZATION ...]
 
-Prints a table: weights and pool in their own precision, peak resident set (VmHWM) after the load and after the prompts,
-and the goal: 1.3 x (weights + pool) + 400 MB. Without arguments: bfloat16, gguf, int8 and int4.
+Takes half a minute each. Prints a table: weights and pool in their own precision, peak resident set (VmHWM) after the
+load and after the prompts, and the goal: 1.3 x (weights + pool) + 400 MB. By default: bfloat16, gguf, int8, int4.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""Writes the tables of docs/performance.md: the engine against the machine, and Headrace against its peers.
+"""Writes the tables of docs/performance.md: the engine against the machine, a worker's memory, Headrace against peers.
 
-    python tests/bench/performance.py [--rounds N] [--only engine|peers] [--compared REPORT.json]
+    python tests/bench/performance.py [--rounds N] [--only engine|memory|peers] [--compared REPORT.json]
 
-Run by `make performance`, on a machine that does nothing else. The engine's part takes two minutes. The peers' part
+Run by `make performance`, on a machine that does nothing else. Engine and memory take two minutes each. The peers' part
 needs two directories in the environment, and is skipped without them:
 
     PEERS_KIT  the kit: compare.py, load.py, peers.toml
@@ -68,6 +68,20 @@ def measure_engine(page: str, day: str) -> str:
     return page
 
 
+def measure_memory(page: str, day: str, machine: str) -> str:
+    """A worker over its goal is in the table, and no reason to leave the table out."""
+    command = [sys.executable, HERE / "memory.py"]
+    print("memory   tests/bench/memory.py", file=sys.stderr)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in {0, 1} or not done.stdout:
+        raise SystemExit("tests/bench/memory.py brought no table; what it said stands above.")
+    return put(page, "memory", memory_table(done.stdout, day, machine))
+
+
+def memory_table(table: str, day: str, machine: str) -> str:
+    return f"Measured on {day}, on {machine}.\n\n{table}"
+
+
 def compare(kit: Path, peers: Path, rounds: int) -> Path:
     """Runs the kit; its report. What a server did not survive is named in it."""
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -100,13 +114,16 @@ def peers_tables(page: str, report: Path, machine: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Writes the tables of docs/performance.md.")
     parser.add_argument("--rounds", type=int, default=3, help="of the peers' part; the tables have medians")
-    parser.add_argument("--only", choices=("engine", "peers"), help="leave the other part as it is")
+    parser.add_argument("--only", choices=("engine", "memory", "peers"), help="leave the other parts as they are")
     parser.add_argument("--compared", type=Path, help="a report of the kit, instead of running it")
     wanted = parser.parse_args()
     machine = this_machine()
-    if wanted.only != "peers":
-        PAGE.write_text(measure_engine(PAGE.read_text(), date.today().isoformat()))
-    if wanted.only == "engine":
+    today = date.today().isoformat()
+    if wanted.only in {None, "engine"}:
+        PAGE.write_text(measure_engine(PAGE.read_text(), today))
+    if wanted.only in {None, "memory"}:
+        PAGE.write_text(measure_memory(PAGE.read_text(), today, machine.words))
+    if wanted.only in {"engine", "memory"}:
         return 0
     kit, peers, report = os.environ.get("PEERS_KIT"), os.environ.get("PEERS"), wanted.compared
     if report is None and not (kit and peers):

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+# Of a worker's KV pool, where nobody says.
+DEFAULT_KV_BYTES = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ import xxhash
 
 from headrace.core.blocks import BLOCK_TOKENS
 from headrace.core.errors import StartupError
-from headrace.core.layout import DTYPE_BYTES, KvLayout
+from headrace.core.layout import DEFAULT_KV_BYTES, DTYPE_BYTES, KvLayout
 from headrace.modelfiles.files import ModelConfig, ModelFiles
 
 _MIB = 1024 * 1024
-DEFAULT_KV_BYTES = 1024 * _MIB
 # Rows of one step in batch-invariant mode: measured up to here.
 MOST_ROWS = 512
 _RANKS = (1, 2, 4)

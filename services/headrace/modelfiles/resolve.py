@@ -14,8 +14,6 @@ from headrace.core.errors import StartupError
 from headrace.modelfiles import sidecar
 from headrace.modelfiles.digest import files_digest
 from headrace.modelfiles.files import ModelFiles
-from headrace.modelfiles.gguf import read_gguf
-from headrace.modelfiles.gguf_model import interpret
 from headrace.modelfiles.hub import is_hub_id, snapshot_directory
 from headrace.modelfiles.locks import exclusive
 from headrace.modelfiles.snapshot import find, read
@@ -125,6 +123,10 @@ def _known_gguf(path: Path, place: Path) -> ModelFiles | None:
 
 def _read_gguf(path: Path, place: Path, say: Say) -> ModelFiles:
     """Read a GGUF for the first time, and write its sidecar into `place`."""
+    # They bring numpy: who finds the sidecar, as every start but the first does, need not wait for it.
+    from headrace.modelfiles.gguf import read_gguf  # noqa: PLC0415
+    from headrace.modelfiles.gguf_model import interpret  # noqa: PLC0415
+
     place.mkdir(parents=True, exist_ok=True)
     with exclusive(place / ".lock"):
         known = _known_gguf(path, place)

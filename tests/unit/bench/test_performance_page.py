@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bench.goals import Goal, Reached, goals_table, met, reach, read_goals
-from bench.performance import ENGINES, HERE, PAGE, engine_tables, peers_tables, peers_toml, put
+from bench.performance import ENGINES, HERE, PAGE, engine_tables, memory_table, peers_tables, peers_toml, put
 
 from headrace.bench.ceilings import Ceilings
 from headrace.bench.machine import Machine
@@ -140,6 +140,8 @@ def test_the_page_has_a_place_for_every_table(tmp_path: Path) -> None:
     page = PAGE.read_text()
     for name in ENGINES:
         page = put(page, f"engine {name}", f"the engine in {name}")
+    page = put(page, "memory", memory_table("| a worker's peak |\n", "2026-11-30", "two cores"))
+    assert "Measured on 2026-11-30, on two cores.\n\n| a worker's peak |\n<!-- /memory -->" in page
     compared = tmp_path / "compared.json"
     results = {"headrace": [{"startup_s": 2.5, "workloads": {}}]}
     compared.write_text(json.dumps({"date": "2026-11-30", "load_average_before": 0.25, "results": results}))

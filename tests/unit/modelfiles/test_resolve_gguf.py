@@ -11,7 +11,7 @@ import pytest
 from fixtures.gguf_writer import F32, Tensor, gguf_bytes, tiny_metadata, tiny_tensors, tokens, write_tiny
 
 from headrace.core.errors import StartupError
-from headrace.modelfiles import resolve as resolve_module
+from headrace.modelfiles import gguf as gguf_module
 from headrace.modelfiles.files import ModelConfig
 from headrace.modelfiles.resolve import resolve
 
@@ -63,7 +63,7 @@ def test_the_sidecar_spares_the_second_start_and_follows_the_file(
 
     # 2. The second one does not, and knows the same.
     with monkeypatch.context() as patched:
-        patched.setattr(resolve_module, "read_gguf", refuse_to_read)
+        patched.setattr(gguf_module, "read_gguf", refuse_to_read)
         assert resolve(str(path), tmp_path / "cache", said.append) == first
     assert len(said) == 1
 
