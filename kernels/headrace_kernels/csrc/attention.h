@@ -1,81 +1,12 @@
 // Attention over pages, for decode and for chunks of a prompt alike. Included within a namespace of its own, after
-// attention_tile.h.
+// attention_tile.h and attention_pieces.h.
 //
 // A query row looks at splits of SPLIT tokens that begin at multiples of SPLIT. Through each it goes in tiles of KEYS
 // with a running softmax (Milakov and Gimelshein, arXiv 1805.02867) that starts anew, and the splits are merged in order
 // (Flash-Decoding). What it sees and the order in which it adds depend on its own position alone, so its bits are the
 // same whatever rows it is computed with, and whether its splits are one thread's or several threads'.
 
-constexpr int SPLIT = 256;
-constexpr int QUERY_ROWS = 64;  // query rows (tokens x heads of a group) of one piece of work, if a group is no more
-constexpr int MAX_GROUP = 64;   // query heads of a kv head
-constexpr int FEW = 8;          // rows that are quicker with pages as they are
-
-// The query rows of one piece: tokens first .. first + tokens of sequence `sequence`, all heads of kv head `head`; and
-// what of the context it looks at, from `from` to before `to`.
-struct Piece {
-    int64_t sequence, head, first, tokens, from, to;
-};
-
-// First position that a query at `position` sees.
-static inline int64_t first_seen(const Attend& op, int64_t position) {
-    return op.window && position >= op.window ? position - op.window + 1 : 0;
-}
-
-// How a sequence's work is cut. A single row of a long context, decode, has its splits as pieces; more rows are pieces
-// of some tokens each.
-struct Cut {
-    int64_t size, groups, first_split, splits, pieces;
-
-    Cut(const Attend& op, const Step& step, int64_t sequence) {
-        const int64_t group = op.heads / op.kv_heads, rows = step.seq_rows[sequence];
-        const int64_t position = step.positions[step.first_row[sequence]];
-        size = group < QUERY_ROWS ? QUERY_ROWS / group : 1;
-        groups = (rows + size - 1) / size;
-        first_split = first_seen(op, position) / SPLIT;
-        splits = rows == 1 ? position / SPLIT + 1 - first_split : 1;
-        pieces = groups * splits * op.kv_heads;
-    }
-};
-
-// The pieces of a step by their number, which must not fall from call to call. A sequence's later pieces are the larger
-// ones, so they come first.
-class Pieces {
-public:
-    Pieces(const Attend& op, const Step& step) : op_(op), step_(step) {}
-
-    // False if there are no more.
-    bool find(int64_t index, Piece& piece) {
-        while (sequence_ < step_.sequences) {
-            const Cut cut(op_, step_, sequence_);
-            if (index - before_ < cut.pieces) {
-                piece = at(cut, index - before_);
-                return true;
-            }
-            before_ += cut.pieces;
-            ++sequence_;
-        }
-        return false;
-    }
-
-private:
-    Piece at(const Cut& cut, int64_t index) const {
-        const int64_t head = index % op_.kv_heads;
-        index /= op_.kv_heads;
-        const int64_t start = step_.positions[step_.first_row[sequence_]], rows = step_.seq_rows[sequence_];
-        if (cut.splits > 1) {
-            const int64_t split = (cut.first_split + index) * SPLIT, seen = first_seen(op_, start);
-            return {sequence_, head, 0, 1, split > seen ? split : seen, split + SPLIT < start + 1 ? split + SPLIT : start + 1};
-        }
-        const int64_t first = (cut.groups - 1 - index) * cut.size;
-        const int64_t tokens = rows - first < cut.size ? rows - first : cut.size;
-        return {sequence_, head, first, tokens, first_seen(op_, start + first), start + first + tokens};
-    }
-
-    const Attend& op_;
-    const Step& step_;
-    int64_t sequence_ = 0, before_ = 0;
-};
+constexpr int FEW = 8;  // rows that are quicker with pages as they are
 
 // The running softmax of a query row, as floats: the largest score in each lane, the sum of weights by lanes, and the
 // weighted sum of values.
@@ -117,7 +48,8 @@ struct Workspace {
 // Where the keys of `count` tokens from `from` on stand, and the last again up to KEYS. Their values stand block_tokens x
 // dim further.
 template <class Value>
-static void find_keys(const Attend& op, const Step& step, const Piece& piece, int64_t from, int64_t count, const Value** at) {
+static void find_keys(
+    const Attend& op, const Step& step, const Piece& piece, int64_t from, int64_t count, const Value** at) {
     const int64_t head_values = 2 * op.block_tokens * op.dim;
     const auto* pages = static_cast<const Value*>(op.pages) + piece.head * head_values;
     const int32_t* block = step.table + piece.sequence * step.table_stride + from / op.block_tokens;
@@ -218,6 +150,10 @@ public:
         const Value* at[2][KEYS];
         int turn = 0;
         find_keys(op_, step_, piece_, begin, least(end - begin), at[turn]);
+        for (int64_t token = 0; few_ && token < least(end - begin); ++token) {
+            prefetch(at[turn][token], op_.dim);
+            prefetch(at[turn][token] + op_.block_tokens * op_.dim, op_.dim);
+        }
         for (int64_t tile = begin; tile < end; tile += KEYS, turn = 1 - turn) {
             const bool more = tile + KEYS < end;
             if (more) find_keys(op_, step_, piece_, tile + KEYS, least(end - tile - KEYS), at[1 - turn]);

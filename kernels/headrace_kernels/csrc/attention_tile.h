@@ -1,8 +1,8 @@
 // What attention does with one tile of KEYS tokens: scores of query rows, and sums of values by weights. Included within
 // a namespace of its own, after simd.h.
 //
-// There are two ways to each. Few rows read the pages themselves, and are done before memory has brought more. Many rows
-// have the tile laid out as matrices first. Both add in the same order, so a row's bits do not tell which way it went:
+// There are two ways to each. Few rows read the pages as they stand; many have the tile laid out as matrices first. Both
+// add in the same order, so a row's bits do not tell which way it went:
 //
 // - a score is LANES sums of products, over a head's vectors in order, and those sums added as `sums_of` does;
 // - a sum of values adds tokens in order.
@@ -105,7 +105,7 @@ static void score_pages(
     }
 }
 
-// sums[row] += weights[row][key] x value of the key, for VECTORS pairs of vectors of ROWS rows.
+// sums[row] += weights[row][key] x value of the key, for PAIRS pairs of vectors of ROWS rows.
 template <int ROWS, int PAIRS, class Value>
 static inline void add_pairs(
     const float* weights, const Value* const* keys, int64_t offset, int64_t count, float* sums, int64_t stride) {

@@ -19,6 +19,7 @@ static inline float widen_one(uint16_t half) {
 #include "byte_groups.h"
 #include "unpacked.h"
 #include "attention_tile.h"
+#include "attention_pieces.h"
 #include "attention.h"
 #include "pointwise.h"
 
