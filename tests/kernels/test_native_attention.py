@@ -1,7 +1,7 @@
 """Native attention and its way to the pages against the reference: boundaries, groups, windows, poison."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from headrace_kernels.native import Attend, Format, Rope
 pytestmark = MAY_BUILD
 
 FORMATS = {torch.float32: Format.F32, torch.bfloat16: Format.BF16}
-BLOCKS = 40
+BLOCKS = 90
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ CASES = {
     "window": Case(((0, 90), (100, 1), (64, 3)), window=20),
     "window of one": Case(((0, 40), (66, 1)), window=1),
     "window of a tile": Case(((0, 150), (190, 1)), window=64),
+    "contexts of several splits": Case(((254, 1), (255, 1), (256, 1), (300, 1), (250, 9)), dtype=torch.bfloat16),
+    "window over splits": Case(((300, 1), (255, 1), (256, 2)), window=100),
+    "group of three over splits": Case(((300, 1), (200, 99)), heads=3, kv_heads=1, dim=64, dtype=torch.bfloat16),
+    "odd vectors in bfloat16": Case(((20, 1), (30, 9)), dim=80, dtype=torch.bfloat16),
     "softcap": Case(((0, 40), (66, 1)), softcap=1.5),
     "window and softcap": Case(((10, 100),), window=33, softcap=2.0),
     "large head": Case(((0, 20), (66, 1)), dim=256),
@@ -68,7 +72,7 @@ class Paged:
         torch.manual_seed(len(case.sequences) + case.dim)
         pages = torch.full((BLOCKS, case.kv_heads, 2, case.block_tokens, case.dim), math.nan, dtype=case.dtype)
         free = torch.randperm(BLOCKS).tolist()
-        table = torch.full((len(case.sequences), 16), -1, dtype=torch.int32)
+        table = torch.full((len(case.sequences), 20), -1, dtype=torch.int32)
         for row, (start, count) in enumerate(case.sequences):
             for token in range(start + count):
                 if token % case.block_tokens == 0:
@@ -125,6 +129,18 @@ def test_a_sequence_is_the_same_bits_whatever_it_is_computed_with(case: Case) ->
     for threads in (1, 2, 3):
         alone = [paged.native(threads, only=index) for index in range(len(case.sequences))]
         assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+@pytest.mark.parametrize("window", [0, 270])
+def test_a_row_is_the_same_bits_alone_and_within_a_chunk(dtype: torch.dtype, window: int) -> None:
+    """Alone it reads pages as they stand and its context is cut; in the chunk its tile is laid out as matrices."""
+    chunk = Paged.of(Case(((250, 60),), heads=3, kv_heads=1, dim=48, window=window, softcap=3.0, dtype=dtype))
+    together = chunk.native()
+    for row in (0, 5, 6, 20, 59):
+        case = replace(chunk.case, sequences=((250 + row, 1),))
+        alone = Paged(case, chunk.queries[row : row + 1], chunk.pages, chunk.table)
+        assert torch.equal(alone.native()[0], together[row])
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)

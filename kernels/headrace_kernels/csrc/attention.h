@@ -1,216 +1,274 @@
-// Attention over pages, for decode and for chunks of a prompt alike. Included within a namespace of its own, after simd.h.
+// Attention over pages, for decode and for chunks of a prompt alike. Included within a namespace of its own, after
+// attention_tile.h and attention_pieces.h.
 //
-// A query row looks at tiles of KEYS tokens that begin at multiples of KEYS, in order, with a running softmax (Milakov
-// and Gimelshein, arXiv 1805.02867). What it sees and the order in which it adds depend on its own position alone, so
-// its bits are the same whatever rows it is computed with.
+// A query row looks at splits of SPLIT tokens that begin at multiples of SPLIT. Through each it goes in tiles of KEYS
+// with a running softmax (Milakov and Gimelshein, arXiv 1805.02867) that starts anew, and the splits are merged in order
+// (Flash-Decoding). What it sees and the order in which it adds depend on its own position alone, so its bits are the
+// same whatever rows it is computed with, and whether its splits are one thread's or several threads'.
 
-constexpr int KEYS = 64;
-constexpr int MAX_DIM = 256;
-constexpr int QUERY_ROWS = 64;  // query rows (tokens x heads of a group) of one piece of work, if a group is no more
-constexpr int MAX_GROUP = 64;   // query heads of a kv head
+constexpr int FEW = 8;  // rows that are quicker with pages as they are
 
-// The query rows of one piece: tokens first .. first + tokens of sequence `sequence`, all heads of kv head `head`.
-struct Piece {
-    int64_t sequence, head, first, tokens;
-};
+// The running softmax of a query row, as floats: the largest score in each lane, the sum of weights by lanes, and the
+// weighted sum of values.
+constexpr int STATE = 2 * LANES;
+static inline int64_t state_size(int64_t dim) { return STATE + dim; }
 
-static inline int64_t piece_tokens(const Attend& op) {
-    const int64_t group = op.heads / op.kv_heads;
-    return group < QUERY_ROWS ? QUERY_ROWS / group : 1;
-}
-
-static int64_t pieces_of(const Attend& op, const Step& step) {
-    int64_t pieces = 0;
-    for (int64_t s = 0; s < step.sequences; ++s) pieces += (step.seq_rows[s] + piece_tokens(op) - 1) / piece_tokens(op);
-    return pieces * op.kv_heads;
-}
-
-// Pieces are numbered sequence by sequence, from the start of each, and head by head.
-static Piece piece_at(const Attend& op, const Step& step, int64_t index) {
-    const int64_t size = piece_tokens(op), head = index % op.kv_heads;
-    index /= op.kv_heads;
-    for (int64_t s = 0;; ++s) {
-        const int64_t count = (step.seq_rows[s] + size - 1) / size;
-        if (index < count) {
-            const int64_t first = index * size, left = step.seq_rows[s] - first;
-            return {s, head, first, left < size ? left : size};
-        }
-        index -= count;
+static void reset(float* states, int64_t rows, int64_t dim) {
+    for (; rows; --rows, states += state_size(dim)) {
+        store(states, splat(-__builtin_inff()));
+        for (int64_t d = LANES; d < state_size(dim); d += LANES) store(states + d, vf{});
     }
 }
 
-// The running softmax of one query row, whose weighted sum of values stands beside it: largest score, sum of weights.
-struct Running {
-    float most, total;
-};
+// What scores are held against: their largest, or 0 where there is none yet, so that e^-inf comes out as 0.
+static inline vf basis(vf most) { return select(most == -__builtin_inff(), vf{}, most); }
+
+// into += from. A state that saw nothing changes no bit.
+static __attribute__((noinline)) void merge(float* into, const float* from, int64_t rows, int64_t dim) {
+    for (; rows; --rows, into += state_size(dim), from += state_size(dim)) {
+        const vf most = larger(load(into), load(from)), base = basis(most);
+        const vf mine = exponential(load(into) - base), other = exponential(load(from) - base);
+        store(into, most);
+        for (int64_t d = LANES; d < state_size(dim); d += LANES)
+            store(into + d, fma(load(into + d), mine, load(from + d) * other));
+    }
+}
 
 // Room of one thread.
 constexpr int MAX_ROWS = QUERY_ROWS > MAX_GROUP ? QUERY_ROWS : MAX_GROUP;
 struct Workspace {
-    alignas(64) float keys[MAX_DIM * KEYS];    // [dim][key]: a vector is one dimension of LANES keys
-    alignas(64) float values[KEYS * MAX_DIM];  // [key][dim]
+    alignas(64) float keys[MAX_DIM * KEYS];
+    alignas(64) float values[KEYS * MAX_DIM];
     alignas(64) float weights[MAX_ROWS * KEYS];
-    alignas(64) float sums[MAX_ROWS * MAX_DIM];
-    const float* queries[MAX_ROWS];
-    Running running[MAX_ROWS];
+    alignas(64) float queries[MAX_ROWS * MAX_DIM];
+    alignas(64) float part[MAX_ROWS * (STATE + MAX_DIM)];   // of the split at hand
+    alignas(64) float whole[MAX_ROWS * (STATE + MAX_DIM)];  // of all before it
 };
 
-// Where the keys of `count` tokens from `from` on stand; their values stand block_tokens x dim further.
+// Where the keys of `count` tokens from `from` on stand, and the last again up to KEYS. Their values stand block_tokens x
+// dim further.
 template <class Value>
-static void find_keys(const Attend& op, const Step& step, const Piece& piece, int64_t from, int64_t count, const Value** at) {
+static void find_keys(
+    const Attend& op, const Step& step, const Piece& piece, int64_t from, int64_t count, const Value** at) {
     const int64_t head_values = 2 * op.block_tokens * op.dim;
     const auto* pages = static_cast<const Value*>(op.pages) + piece.head * head_values;
-    const int32_t* table = step.table + piece.sequence * step.table_stride;
-    int64_t block = from / op.block_tokens, place = from % op.block_tokens;
-    for (int64_t token = 0; token < count; ++token) {
-        at[token] = pages + table[block] * op.kv_heads * head_values + place * op.dim;
-        if (++place == op.block_tokens) {
-            place = 0;
-            ++block;
+    const int32_t* block = step.table + piece.sequence * step.table_stride + from / op.block_tokens;
+    int64_t place = from % op.block_tokens, token = 0;
+    for (; token < count; ++block, place = 0) {
+        const Value* page = pages + *block * op.kv_heads * head_values;
+        for (; place < op.block_tokens && token < count; ++place) at[token++] = page + place * op.dim;
+    }
+    for (; token < KEYS; ++token) at[token] = at[token - 1];
+}
+
+static inline vf capped(vf score, float softcap) {
+    return softcap != 0.0f ? tangent(score / softcap) * softcap : score;
+}
+
+template <int HALF, int... LANE>
+static inline vf larger_half(vf value, std::integer_sequence<int, LANE...>) {
+    return larger(value, __builtin_shufflevector(value, value, (LANE ^ HALF)...));
+}
+
+// The largest lane, in every lane.
+static inline vf peak(vf value) {
+    constexpr std::make_integer_sequence<int, LANES> lanes;
+#if LANES == 16
+    value = larger_half<8>(value, lanes);
+#endif
+    return larger_half<1>(larger_half<2>(larger_half<4>(value, lanes), lanes), lanes);
+}
+
+// Weights of one tile for one row, in place of its scores; 0 for tokens outside least .. last. Never inlined, so that
+// all rows go through the same instructions.
+static __attribute__((noinline)) void weigh(
+    const Attend& op, float* scores, int64_t tile, int64_t least, int64_t last, float* state) {
+    vf score[KEYS / LANES], most = splat(-__builtin_inff());
+    const bool all = least <= tile && tile + KEYS - 1 <= last;
+    for (int v = 0; v < KEYS / LANES; ++v) {
+        score[v] = capped(load(scores + v * LANES), op.softcap);
+        if (!all) {
+            const vi place = LANE_NUMBERS + (int32_t)(tile + v * LANES);
+            const vi seen = (place <= (int32_t)last) & (place >= (int32_t)least);
+            score[v] = select(seen, score[v], splat(-__builtin_inff()));
         }
+        most = larger(score[v], most);
     }
-}
-
-// As [dim][key] with a stride of KEYS. Keys of the last vector beyond `count` are 0.
-template <class Value>
-static void gather_keys(const Value* const* at, int64_t count, int64_t dim, float* to) {
-    for (int64_t key = 0; key < count; key += LANES)
-        for (int64_t d = 0; d < dim; d += LANES) {
-            vf square[LANES];
-            for (int64_t lane = 0; lane < LANES; ++lane) square[lane] = key + lane < count ? load(at[key + lane] + d) : vf{};
-            transpose(square);
-            for (int64_t lane = 0; lane < LANES; ++lane) store(to + (d + lane) * KEYS + key, square[lane]);
-        }
-}
-
-// As [key][dim].
-template <class Value>
-static void gather_values(const Value* const* at, int64_t offset, int64_t count, int64_t dim, float* to) {
-    for (int64_t key = 0; key < count; ++key)
-        for (int64_t d = 0; d < dim; d += LANES) store(to + key * dim + d, load(at[key] + offset + d));
-}
-
-// out[r][column] += sum over `inner` of rows[r][i] x matrix[i][column], for ROWS rows and VECTORS vectors of columns.
-// Always in the order of `inner`, from what `out` holds.
-template <int ROWS, int VECTORS>
-static inline void multiply_block(
-    const float* const* rows, int64_t inner, const float* matrix, int64_t stride, float* out, int64_t out_stride) {
-    vf sums[ROWS][VECTORS];
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < VECTORS; ++v) sums[r][v] = load(out + r * out_stride + v * LANES);
-    for (int64_t i = 0; i < inner; ++i) {
-        vf column[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) column[v] = load(matrix + i * stride + v * LANES);
-        for (int r = 0; r < ROWS; ++r) {
-            const vf x = splat(rows[r][i]);
-            for (int v = 0; v < VECTORS; ++v) sums[r][v] = fma(x, column[v], sums[r][v]);
-        }
-    }
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < VECTORS; ++v) store(out + r * out_stride + v * LANES, sums[r][v]);
-}
-
-template <int ROWS>
-static void multiply_rows(
-    const float* const* rows, int64_t inner, const float* matrix, int64_t columns, int64_t stride, float* out,
-    int64_t out_stride) {
-    int64_t c = 0;
-    for (; c + 4 * LANES <= columns; c += 4 * LANES)
-        multiply_block<ROWS, 4>(rows, inner, matrix + c, stride, out + c, out_stride);
-    for (; c < columns; c += LANES) multiply_block<ROWS, 1>(rows, inner, matrix + c, stride, out + c, out_stride);
-}
-
-static void multiply(
-    const float* const* rows, int64_t count, int64_t inner, const float* matrix, int64_t columns, int64_t stride,
-    float* out, int64_t out_stride) {
-    for (; count >= 3; count -= 3, rows += 3, out += 3 * out_stride)
-        multiply_rows<3>(rows, inner, matrix, columns, stride, out, out_stride);
-    if (count == 2) multiply_rows<2>(rows, inner, matrix, columns, stride, out, out_stride);
-    if (count == 1) multiply_rows<1>(rows, inner, matrix, columns, stride, out, out_stride);
-}
-
-static inline vf capped(vf score, const Attend& op) {
-    score *= op.scale;
-    return op.softcap != 0.0f ? tangent(score / op.softcap) * op.softcap : score;
-}
-
-// Weights of one tile for one row, in place of its products; 0 for what it does not see. `values`: its sum so far.
-static void weigh(
-    const Attend& op, float* scores, int64_t tile, int64_t least, int64_t last, Running& running, float* values) {
-    vf most = splat(-__builtin_inff());
-    for (int key = 0; key < KEYS; key += LANES) {
-        const vi place = LANE_NUMBERS + (int32_t)(tile + key);
-        const vi seen = (place <= (int32_t)last) & (place >= (int32_t)least);
-        const vf score = select(seen, capped(load(scores + key), op), splat(-__builtin_inff()));
-        store(scores + key, score);
-        most = select(score != score, score, larger(most, score));
-    }
-    float lanes[LANES], top = -__builtin_inff();
-    store(lanes, most);
-    for (float lane : lanes) top = lane > top || lane != lane ? lane : top;
-    if (top == -__builtin_inff()) {
-        for (int key = 0; key < KEYS; key += LANES) store(scores + key, vf{});
-        return;
-    }
-    const float now = running.most > top ? running.most : top;
+    const vf before = load(state), now = larger(peak(most), before), base = basis(now);
     vf total = {};
-    for (int key = 0; key < KEYS; key += LANES) {
-        const vf weight = exponential(load(scores + key) - now);
-        store(scores + key, weight);
+    for (int v = 0; v < KEYS / LANES; ++v) {
+        const vf weight = exponential(score[v] - base);
+        store(scores + v * LANES, weight);
         total += weight;
     }
-    if (now != running.most) {
-        const float shrink = exponential(splat(running.most - now))[0];
-        running.total *= shrink;
-        for (int64_t d = 0; d < op.dim; d += LANES) store(values + d, load(values + d) * shrink);
+    if (now[0] != before[0]) {
+        const vf shrink = exponential(before - base);
+        store(state, now);
+        for (int64_t d = LANES; d < state_size(op.dim); d += LANES) store(state + d, load(state + d) * shrink);
     }
-    running.most = now;
-    running.total += sum(total);
+    store(state + LANES, load(state + LANES) + total);
+}
+
+// Calls with(MOST, row) for MOST rows from each `row` on while there are as many, and then for what is left.
+template <int MOST, class With>
+static inline void by_rows(int64_t row, int64_t rows, const With& with) {
+    for (; row + MOST <= rows; row += MOST) with(std::integral_constant<int, MOST>(), row);
+    if constexpr (MOST > 1) by_rows<MOST / 2>(row, rows, with);
+}
+
+// Values of queries, or of what is computed from them, that stand before those of a piece's row.
+static inline int64_t values_before(const Attend& op, const Step& step, const Piece& piece, int64_t row) {
+    const int64_t group = op.heads / op.kv_heads, token = step.first_row[piece.sequence] + piece.first + row / group;
+    return (token * op.heads + piece.head * group + row % group) * op.dim;
 }
 
 template <class Value>
-static void attend_piece(const Attend& op, const Step& step, const Piece& piece, Workspace& room) {
-    const int64_t group = op.heads / op.kv_heads, first_row = step.first_row[piece.sequence] + piece.first;
-    const int64_t position = step.positions[first_row], end = position + piece.tokens, rows = piece.tokens * group;
-    const auto place = [&](int64_t r) { return ((first_row + r / group) * op.heads + piece.head * group + r % group) * op.dim; };
-    const float* weights[MAX_ROWS];
-    for (int64_t r = 0; r < rows; ++r) {
-        room.running[r] = {-__builtin_inff(), 0.0f};
-        room.queries[r] = op.queries + place(r);
-        weights[r] = room.weights + r * KEYS;
-    }
-    __builtin_memset(room.sums, 0, rows * op.dim * 4);
-    const int64_t begin = op.window && position >= op.window ? position - op.window + 1 : 0;
-    for (int64_t tile = begin / KEYS * KEYS; tile < end; tile += KEYS) {
-        const int64_t count = end - tile < KEYS ? end - tile : KEYS, columns = (count + LANES - 1) / LANES * LANES;
-        const Value* at[KEYS];
-        find_keys(op, step, piece, tile, count, at);
-        gather_keys(at, count, op.dim, room.keys);
-        gather_values(at, op.block_tokens * op.dim, count, op.dim, room.values);
-        // Rows before `skip` stand before this tile and see none of it.
-        const int64_t skip = tile > position ? (tile - position) * group : 0;
-        __builtin_memset(room.weights + skip * KEYS, 0, (rows - skip) * KEYS * 4);
-        multiply(room.queries + skip, rows - skip, op.dim, room.keys, columns, KEYS, room.weights + skip * KEYS, KEYS);
-        for (int64_t r = skip; r < rows; ++r) {
-            const int64_t last = position + r / group;
-            const int64_t least = op.window && last >= op.window ? last - op.window + 1 : 0;
-            weigh(op, room.weights + r * KEYS, tile, least, last, room.running[r], room.sums + r * op.dim);
-        }
-        multiply(weights + skip, rows - skip, count, room.values, op.dim, op.dim, room.sums + skip * op.dim, op.dim);
-    }
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t d = 0; d < op.dim; d += LANES)
-            store(op.out + place(r) + d, load(room.sums + r * op.dim + d) / room.running[r].total);
+static void finish(const Attend& op, const Step& step, const Piece& piece, const float* states) {
+    for (int64_t r = 0; r < piece.tokens * (op.heads / op.kv_heads); ++r, states += state_size(op.dim))
+        restore<Value>(states + STATE, op.dim, sum(load(states + LANES)), op.out + values_before(op, step, piece, r));
 }
 
-// Takes pieces off `next` until there are none. A sequence's later pieces are the larger ones, so they go first.
-static void attend(const Attend& op, const Step& step, std::atomic<int64_t>& next, Workspace& room) {
-    const int64_t pieces = pieces_of(op, step);
-    for (int64_t index; (index = next.fetch_add(1)) < pieces;) {
-        const Piece piece = piece_at(op, step, pieces - 1 - index);
-        if (op.format == BF16)
-            attend_piece<uint16_t>(op, step, piece, room);
-        else
-            attend_piece<float>(op, step, piece, room);
+// One piece, as it goes through its tiles.
+template <class Value>
+class Passage {
+public:
+    Passage(const Attend& op, const Step& step, const Piece& piece, Workspace& room)
+        : op_(op), step_(step), piece_(piece), room_(room), group_(op.heads / op.kv_heads), rows_(piece.tokens * group_),
+          position_(step.positions[step.first_row[piece.sequence] + piece.first]), few_(rows_ <= FEW) {
+        for (int64_t r = 0; r < rows_; ++r) {
+            float* query = few_ ? room.queries + r * op.dim : room.values;
+            arrange<Value>(op.queries + values_before(op, step, piece, r), op.dim, op.scale, query);
+            if (!few_) gather_query(query, op.dim, room.queries + r * op.dim);
+        }
     }
+
+    // The piece's tokens from `split` on, up to the next.
+    void attend(int64_t split, float* states) {
+        const int64_t end = split + SPLIT < piece_.to ? split + SPLIT : piece_.to;
+        const int64_t begin = (split > piece_.from ? split : piece_.from) / KEYS * KEYS;
+        reset(states, rows_, op_.dim);
+        const Value* at[2][KEYS];
+        int turn = 0;
+        find_keys(op_, step_, piece_, begin, least(end - begin), at[turn]);
+        for (int64_t token = 0; few_ && token < least(end - begin); ++token) {
+            prefetch(at[turn][token], op_.dim);
+            prefetch(at[turn][token] + op_.block_tokens * op_.dim, op_.dim);
+        }
+        for (int64_t tile = begin; tile < end; tile += KEYS, turn = 1 - turn) {
+            const bool more = tile + KEYS < end;
+            if (more) find_keys(op_, step_, piece_, tile + KEYS, least(end - tile - KEYS), at[1 - turn]);
+            pass(tile, least(end - tile), at[turn], more ? at[1 - turn] : nullptr, states);
+        }
+    }
+
+    void all() {
+        reset(room_.whole, rows_, op_.dim);
+        for (int64_t split = piece_.from / SPLIT * SPLIT; split < piece_.to; split += SPLIT) {
+            attend(split, room_.part);
+            merge(room_.whole, room_.part, rows_, op_.dim);
+        }
+        finish<Value>(op_, step_, piece_, room_.whole);
+    }
+
+private:
+    static int64_t least(int64_t count) { return count < KEYS ? count : KEYS; }
+
+    void pass(int64_t tile, int64_t count, const Value* const* at, const Value* const* ahead, float* states) {
+        const int64_t dim = op_.dim, offset = op_.block_tokens * dim, size = state_size(dim);
+        // Rows before `skip` stand before this tile and see none of it.
+        const int64_t skip = tile > position_ ? (tile - position_) * group_ : 0;
+        float *queries = room_.queries, *weights = room_.weights;
+        if (few_)
+            by_rows<3>(skip, rows_, [&](auto rows, int64_t r) {
+                score_pages<rows()>(queries + r * dim, at, r ? nullptr : ahead, count, dim, weights + r * KEYS);
+            });
+        else {
+            gather_keys(at, count, dim, room_.keys);
+            gather_values(at, offset, count, dim, room_.values);
+            by_rows<6>(skip, rows_, [&](auto rows, int64_t r) {
+                score_matrix<rows()>(queries + r * dim, room_.keys, count, dim, weights + r * KEYS);
+            });
+        }
+        for (int64_t r = skip; r < rows_; ++r) {
+            const int64_t last = position_ + r / group_;
+            weigh(op_, weights + r * KEYS, tile, first_seen(op_, last), last, states + r * size);
+        }
+        float* sums = states + STATE;
+        if (few_)
+            by_rows<3>(skip, rows_, [&](auto rows, int64_t r) {
+                add_pages<rows()>(weights + r * KEYS, at, r ? nullptr : ahead, offset, count, dim, sums + r * size, size);
+            });
+        else
+            by_rows<6>(skip, rows_, [&](auto rows, int64_t r) {
+                add_matrix<rows()>(weights + r * KEYS, room_.values, count, dim, sums + r * size, size);
+            });
+    }
+
+    const Attend& op_;
+    const Step& step_;
+    const Piece& piece_;
+    Workspace& room_;
+    const int64_t group_, rows_, position_;
+    const bool few_;
+};
+
+// Floats that `attend` wants for the states of splits.
+static int64_t split_floats(const Attend& op, const Step& step) {
+    int64_t pieces = 0;
+    bool any = false;
+    for (int64_t s = 0; s < step.sequences; ++s) {
+        const Cut cut(op, step, s);
+        pieces += cut.pieces;
+        any |= cut.splits > 1;
+    }
+    return any ? pieces * op.heads / op.kv_heads * state_size(op.dim) : 0;
+}
+
+// Merges the splits of sequences whose turn is `rank`.
+template <class Value>
+static void merge_splits(const Attend& op, const Step& step, const float* states, int rank, int threads, Workspace& room) {
+    const int64_t group = op.heads / op.kv_heads, size = group * state_size(op.dim);
+    for (int64_t s = 0, turn = 0; s < step.sequences; ++s) {
+        const Cut cut(op, step, s);
+        for (int64_t head = 0; cut.splits > 1 && head < op.kv_heads; ++head, ++turn) {
+            if (turn % threads != rank) continue;
+            reset(room.whole, group, op.dim);
+            for (int64_t split = 0; split < cut.splits; ++split)
+                merge(room.whole, states + (split * op.kv_heads + head) * size, group, op.dim);
+            finish<Value>(op, step, {s, head, 0, 1, 0, 0}, room.whole);
+        }
+        states += cut.pieces * size;
+    }
+}
+
+// Takes pieces off `next` until there are none.
+template <class Value>
+static void attend_pieces(const Attend& op, const Step& step, std::atomic<int64_t>& next, float* states, Workspace& room) {
+    Pieces pieces(op, step);
+    Piece piece;
+    for (int64_t index; pieces.find(index = next.fetch_add(1), piece);) {
+        Passage<Value> passage(op, step, piece, room);
+        if (Cut(op, step, piece.sequence).splits > 1)
+            passage.attend(piece.from / SPLIT * SPLIT, states + index * (op.heads / op.kv_heads) * state_size(op.dim));
+        else
+            passage.all();
+    }
+}
+
+// states: split_floats of them.
+template <class Value>
+static void attend_as(
+    const Attend& op, const Step& step, std::atomic<int64_t>& next, float* states, Workspace& room, int rank, Team& team) {
+    attend_pieces<Value>(op, step, next, states, room);
+    if (!split_floats(op, step)) return;
+    team.barrier();
+    merge_splits<Value>(op, step, states, rank, team.size(), room);
+}
+
+static void attend(
+    const Attend& op, const Step& step, std::atomic<int64_t>& next, float* states, Workspace& room, int rank, Team& team) {
+    if (op.format == BF16)
+        attend_as<uint16_t>(op, step, next, states, room, rank, team);
+    else
+        attend_as<float>(op, step, next, states, room, rank, team);
 }

@@ -19,6 +19,8 @@ static inline float widen_one(uint16_t half) {
 #include "integer.h"
 #include "byte_groups.h"
 #include "unpacked.h"
+#include "attention_tile.h"
+#include "attention_pieces.h"
 #include "attention.h"
 #include "pointwise.h"
 
@@ -54,6 +56,7 @@ static int64_t scratch_bytes(int32_t format, int64_t rows, int64_t inner) {
 struct Shared {
     Team& team;
     std::atomic<int64_t> next[2];
+    float* states;  // of attention's splits
 };
 
 static void linear(const Linear& op, int64_t rows, int rank, Team& team) {
@@ -104,7 +107,7 @@ static void run_op(const Op& op, const Step& step, int rank, Shared& shared, int
         case ATTEND:
             // The counter of the attention before this one is free by now: a barrier lies between.
             if (rank == 0) shared.next[1 - turn].store(0);
-            attend(op.attend, step, shared.next[turn], room);
+            attend(op.attend, step, shared.next[turn], shared.states, room, rank, team);
             break;
         case GATE:
             for (int64_t row = first; row < last; ++row) gate_row(op.gate, row);
@@ -114,7 +117,13 @@ static void run_op(const Op& op, const Step& step, int rank, Shared& shared, int
 }
 
 static void run(const Op* ops, int64_t count, const Step& step, Team& team) {
-    Shared shared = {team, {}};
+    // Runs take turns, so one such room is enough.
+    static std::vector<float> states;
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t floats = ops[i].kind == ATTEND ? split_floats(ops[i].attend, step) : 0;
+        if (floats > (int64_t)states.size()) states.resize(floats);
+    }
+    Shared shared = {team, {}, states.data()};
     team.run([&](int rank) {
         static thread_local Workspace room;
         int turn = 0;

@@ -59,14 +59,16 @@ static inline float sum(vf value) {
     return total;
 }
 
-static inline vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+static inline vf select(vi mask, vf yes, vf no) { return mask ? yes : no; }
 
-static inline vf larger(vf a, vf b) { return select(a > b, a, b); }
+// One instruction each. Where either is NaN, b.
+static inline vf larger(vf a, vf b) { return a > b ? a : b; }
+static inline vf smaller(vf a, vf b) { return a < b ? a : b; }
 
-// e^x within 2 ulp; 0 below -87.3, so that e^-inf is 0.
+// e^x within 2 ulp; 0 below -87.3, so that e^-inf is 0. NaN stays NaN in every line.
 static inline vf exponential(vf x) {
     const vf magic = splat(12582912.0f);
-    const vf bounded = select(x > 88.0f, splat(88.0f), select(x < -87.3f, splat(-87.3f), x));
+    const vf bounded = smaller(splat(88.0f), larger(splat(-87.3f), x));
     const vf turns = fma(bounded, splat(1.44269504f), magic) - magic;
     vf rest = fma(turns, splat(-0.693359375f), bounded);
     rest = fma(turns, splat(2.12194440e-4f), rest);
@@ -78,8 +80,7 @@ static inline vf exponential(vf x) {
     value = fma(value, rest, splat(5.0000001201e-1f));
     value = fma(value, rest * rest, rest) + 1.0f;
     const vi power = (__builtin_convertvector(turns, vi) + 127) << 23;
-    const vf result = select(x < -87.3f, splat(0.0f), value * (vf)power);
-    return select(x == x, result, x);
+    return select(x < -87.3f, splat(0.0f), value * (vf)power);
 }
 
 static inline vf tangent(vf x) {
@@ -103,6 +104,28 @@ static inline void exchange(vf* rows, std::integer_sequence<int, LANE...>) {
         rows[row] = __builtin_shufflevector(upper, lower, (LANE & HALF ? LANES + LANE - HALF : LANE)...);
         rows[row + HALF] = __builtin_shufflevector(upper, lower, (LANE & HALF ? LANES + LANE : LANE + HALF)...);
     }
+}
+
+// One round of `sums_of`: from 2 HALF vectors HALF, each the sum of two.
+template <int HALF, int... LANE>
+static inline void fold(vf* rows, std::integer_sequence<int, LANE...>) {
+    for (int row = 0; row < HALF; ++row) {
+        const vf upper = rows[row], lower = rows[row + HALF];
+        rows[row] = __builtin_shufflevector(upper, lower, (LANE & HALF ? LANES + LANE - HALF : LANE)...) +
+                    __builtin_shufflevector(upper, lower, (LANE & HALF ? LANES + LANE : LANE + HALF)...);
+    }
+}
+
+// Lane i: the sum of the lanes of rows[i], those LANES / 2 apart first, neighbours last.
+static inline vf sums_of(vf* rows) {
+    constexpr std::make_integer_sequence<int, LANES> lanes;
+#if LANES == 16
+    fold<8>(rows, lanes);
+#endif
+    fold<4>(rows, lanes);
+    fold<2>(rows, lanes);
+    fold<1>(rows, lanes);
+    return rows[0];
 }
 
 // A square of LANES x LANES floats turned over its diagonal.
