@@ -17,6 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headrace_kernels.room import Room
+
 
 class Format(IntEnum):
     """Of weights; F32 and BF16 also of pages.
@@ -156,6 +158,9 @@ class Matrix:
         return int(_library().headrace_packed_bytes(self.format, self.columns, self.inner))
 
 
+_ROOM = Room()
+
+
 class Packed:
     """A matrix [columns, inner] as the kernels read it."""
 
@@ -164,8 +169,8 @@ class Packed:
         size = _library().headrace_packed_bytes(format, columns, inner)
         if not size:
             raise ValueError(f"A matrix with rows of {inner} values cannot be packed as {format.name}.")
-        self._memory = torch.empty(size + 64, dtype=torch.uint8)
-        self.address = -(-self._memory.data_ptr() // 64) * 64
+        self._memory = _ROOM.take(size)
+        self.address = self._memory.ctypes.data
 
     @staticmethod
     def of(weights: Tensor, format: Format, threads: int = 1) -> "Packed":

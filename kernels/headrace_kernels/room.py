@@ -1,0 +1,31 @@
+"""Memory for matrices: one after the other in large pieces, which the system can map with large pages.
+
+A product reads each matrix once a step; with pages of 4 KiB the processor waits for their addresses. A piece is freed
+with the last matrix that stands in it.
+"""
+
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+
+# numpy asks for large pages from 4 MiB on (NUMPY_MADVISE_HUGEPAGE). What is never written takes no memory.
+_PIECE_BYTES = 64 << 20
+# Of a cache line, which is also the widest vector.
+_ALIGNMENT = 64
+
+
+class Room:
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._free: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+
+    def take(self, size: int) -> npt.NDArray[np.uint8]:
+        """`size` bytes at a multiple of 64, of nobody else's. Their values are anything."""
+        with self._lock:
+            start = -self._free.ctypes.data % _ALIGNMENT
+            if start + size > len(self._free):
+                self._free = np.empty(max(_PIECE_BYTES, size + _ALIGNMENT), dtype=np.uint8)
+                start = -self._free.ctypes.data % _ALIGNMENT
+            taken, self._free = self._free[start : start + size], self._free[start + size :]
+            return taken
