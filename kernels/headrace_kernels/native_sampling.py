@@ -55,7 +55,12 @@ def _stride(logits: Logits) -> int:
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(next(Path(__file__).parent.glob("_native*.so"))))
+    return open_library(next(Path(__file__).parent.glob("_native*.so")))
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """The C interface of a build of csrc."""
+    library = ctypes.CDLL(str(path))
     signatures = {
         "headrace_best": (_Pointer, _Int, _Int, _Int, _Pointer, _Pointer),
         "headrace_draw": (_Pointer, _Int, _Int, _Pointer, _Int, _Pointer),

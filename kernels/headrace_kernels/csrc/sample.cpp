@@ -9,7 +9,8 @@
 #include <limits>
 #include <vector>
 
-// Without "fma": what is rounded twice in numpy must be rounded twice here.
+// Without "fma", and built with -ffp-contract=off for CFLAGS that bring it: what is rounded twice in numpy must be rounded
+// twice here.
 #pragma GCC target("avx2")
 
 namespace {

@@ -14,7 +14,15 @@ _HERE = Path(__file__).parent
 _CSRC = Path(native.__file__).parent / "csrc"
 _FLAGS = (
     *("-std=c++20", "-O2", "-ftree-vectorize", "-mavx2", "-mfma", "-mf16c", "-fPIC", "-fno-math-errno"),
-    *("-Wno-psabi", "-Wno-maybe-uninitialized", "-DEMULATED", f"-I{_CSRC}", "-include", str(_HERE / "avx512.h")),
+    *(
+        "-ffp-contract=off",
+        "-Wno-psabi",
+        "-Wno-maybe-uninitialized",
+        "-DEMULATED",
+        f"-I{_CSRC}",
+        "-include",
+        str(_HERE / "avx512.h"),
+    ),
 )
 
 
