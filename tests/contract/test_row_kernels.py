@@ -1,5 +1,7 @@
 """Row kernels: the native ones give what numpy gives, the specification, token by token and bit by bit."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -123,6 +125,16 @@ def test_standings_are_the_same_to_the_bit(size: int, count: int) -> None:
         mass, before, top = NATIVE.standing(row, token, count)
         expected = NUMPY.standing(row, token, count)
         assert (mass, before, top.tolist()) == (expected[0], expected[1], expected[2].tolist())
+
+
+@pytest.mark.parametrize("kernels", [NUMPY, NATIVE], ids=["numpy", "native"])
+def test_the_best_are_as_many_as_are_not_forbidden(kernels: RowKernels) -> None:
+    row = np.full(100, -np.inf, dtype=np.float32)
+    row[[7, 50, 3]] = [2.0, 3.0, 2.0]
+    mass, before, top = kernels.standing(row, 7, 20)
+    assert (before, top.tolist()) == (2, [50, 3, 7])
+    assert mass == pytest.approx(1 + 2 * math.exp(-1), rel=1e-7)
+    assert kernels.standing(row[:8], 3, 1)[2].tolist() == [3]
 
 
 def test_rows_of_a_wider_array_are_read_where_they_are() -> None:

@@ -178,14 +178,16 @@ void headrace_draw(
         tokens[i] = draw_one(logits + requests[i].row * stride, vocabulary, requests[i]);
 }
 
-void headrace_standing(
+int64_t headrace_standing(
     const float* row, int64_t vocabulary, int64_t token, int64_t count, double* total, int64_t* before, int64_t* top) {
     static thread_local Keys keys;
     static thread_local std::vector<float> room;
     *total = mass(row, vocabulary, Heat(row[best_of(row, vocabulary).token], 1.0));
     *before = ranked_before(row, vocabulary, token);
-    if (!count) return;
+    if (!count) return 0;
     reaching(row, vocabulary, reached_by(row, vocabulary, count, room), keys);
-    std::partial_sort(keys.begin(), keys.begin() + count, keys.end());
-    for (int64_t i = 0; i < count; ++i) top[i] = token_of(keys[i]);
+    const int64_t found = std::min(count, (int64_t)keys.size());
+    std::partial_sort(keys.begin(), keys.begin() + found, keys.end());
+    for (int64_t i = 0; i < found; ++i) top[i] = token_of(keys[i]);
+    return found;
 }
