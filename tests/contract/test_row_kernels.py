@@ -9,6 +9,7 @@ from fixtures.sampling import draw_of
 from fixtures.sampling_oracle import Known
 
 from headrace.core.sampling import SamplingParams
+from headrace.engine.logit_row import COLDEST
 from headrace.engine.native.sampling import NativeRows
 from headrace.engine.row_kernels import NumpyRows, RowKernels
 from headrace.engine.runner import Draw
@@ -135,6 +136,21 @@ def test_the_best_are_as_many_as_are_not_forbidden(kernels: RowKernels) -> None:
     assert (before, top.tolist()) == (2, [50, 3, 7])
     assert mass == pytest.approx(1 + 2 * math.exp(-1), rel=1e-7)
     assert kernels.standing(row[:8], 3, 1)[2].tolist() == [3]
+
+
+@pytest.mark.parametrize("filters", [{}, {"min_p": 0.01}, {"top_p": 0.999}, {"top_k": 2}, {"top_k": 3, "top_p": 0.9}])
+@pytest.mark.parametrize("kernels", [NUMPY, NATIVE], ids=["numpy", "native"])
+def test_below_the_coldest_temperature_all_are_alike(kernels: RowKernels, filters: dict[str, float]) -> None:
+    """Logits so close that even the coldest leaves more than one to draw."""
+    rows = np.tile(np.array([-1e-31, 0.0, -3e-31], dtype=np.float32), (200, 1))
+    best = np.ones(200, dtype=np.int64)
+    drawn = {}
+    for temperature in (COLDEST, 1e-40, 5e-324):
+        one = [SamplingParams(seed=seed, temperature=temperature, **filters) for seed in range(200)]  # type: ignore[arg-type]
+        draws = {row: draw_of(sampling, Known((0,), (), 0)) for row, sampling in enumerate(one)}
+        drawn[temperature] = kernels.draw(rows, best, draws)
+    assert drawn[1e-40] == drawn[5e-324] == drawn[COLDEST]
+    assert len(set(drawn[COLDEST])) > 1
 
 
 def test_rows_of_a_wider_array_are_read_where_they_are() -> None:

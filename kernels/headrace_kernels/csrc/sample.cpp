@@ -120,7 +120,7 @@ float floor_of(const float* row, int64_t size, const DrawRequest& draw, double b
     double depth = draw.log_min_p;
     // Tokens below half of (1 - top_p) mass / size weigh less than (1 - top_p) mass together, rounding included.
     if (everyone > 0.0) depth = std::max(depth, std::log((1.0 - draw.top_p) * everyone * 0x1p-35 / (double)size));
-    double floor = best + draw.temperature * (depth - SLACK) - 1e-6 * std::fabs(best);
+    double floor = best + std::max(draw.temperature, Heat::COLDEST) * (depth - SLACK) - 1e-6 * std::fabs(best);
     if (draw.top_k > 0 && draw.top_k < size)
         floor = std::max(floor, (double)reached_by(row, size, draw.top_k, room));
     return (float)std::max(floor, (double)LOWEST);
