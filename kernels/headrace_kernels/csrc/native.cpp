@@ -2,6 +2,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "memory.h"
 #include "pick.h"
@@ -43,7 +44,10 @@ void headrace_pack(
     int32_t format, const uint8_t* const* rows, const int32_t* stored, int64_t columns, int64_t inner, void* packed,
     int32_t threads) {
     const std::lock_guard<std::mutex> turn(turns);
-    team_of(threads).run([&](int rank) { isa->pack_rows(format, rows, stored, columns, inner, packed, rank, threads); });
+    team_of(threads).run([&](int rank) {
+        std::vector<float> tile(isa->packed_bytes(F32, 1, inner) / sizeof(float));
+        isa->pack_rows(format, rows, stored, columns, inner, packed, tile.data(), rank, threads);
+    });
 }
 
 int64_t headrace_scratch(int32_t format, int64_t rows, int64_t inner) { return isa->scratch_bytes(format, rows, inner); }
