@@ -264,6 +264,11 @@ def refused() -> str:
     return str(found.decode())
 
 
+def takes_rows_of(inner: int, format: Format) -> bool:
+    """Whether a matrix with rows of `inner` values can be packed so: where there are groups, of whole ones."""
+    return instruction_set() is not None and int(_library().headrace_packed_bytes(format, 1, inner)) > 0
+
+
 def takes_heads_of(dim: int) -> bool:
     """Whether attention knows heads of `dim` values: whole vectors, up to 256 values."""
     return instruction_set() is not None and dim % int(_library().headrace_lanes()) == 0 and dim <= _MAX_DIM

@@ -27,7 +27,7 @@ def pick_native(decoder: Decoder, stored: StoredMatrices, kv: PagedKv, options: 
     stored: where the matrices stand that are placeholders in `decoder`. Raises StartupError for a broken file, and if
     the options insist on what is not possible.
     """
-    reason = obstacle(decoder)
+    reason = obstacle(decoder, options.quantization)
     if reason is not None:
         _refuse(options, reason)
         return None
@@ -45,6 +45,7 @@ def kernels_name(model: object) -> str:
 
 
 def _refuse(options: EngineOptions, reason: str) -> None:
-    for name, asked in (("kernels", options.kernels == "native"), ("quantization", options.quantization is not None)):
+    # Quantization first: without it the kernels may well be able to.
+    for name, asked in (("quantization", options.quantization is not None), ("kernels", options.kernels == "native")):
         if asked:
             raise StartupError(f"--{name} asks for the native kernels, and {reason}.", remedy=f"Do without --{name}.")
