@@ -1,4 +1,4 @@
-"""The bytes that memory is planned by are those that the native kernels' matrices take."""
+"""The formats of the native kernels' matrices; the bytes that memory is planned by are those that they take."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -67,3 +67,17 @@ def test_planned_bytes_are_packed_bytes(
     PagedModel(files, dtype="bfloat16", native=True, quantization=quantization)
     vectors = sum(2 * prod(entry.shape) for entry in files.tensors if len(entry.shape) == 1)
     assert weight_bytes(files, "bfloat16", quantization=quantization) == vectors + sum(each.bytes for each in packed)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_only_what_is_multiplied_by_is_rounded(
+    tmp_path: Path, quantization: str, tied: bool, packed: list[Matrix]
+) -> None:
+    """A table that only the embedding reads keeps its values; one that is the head's as well is kept once."""
+    files = files_of(tmp_path, {"": "BF16"}, replace(WHOLE, tied_embeddings=tied))
+    PagedModel(files, dtype="bfloat16", native=True, quantization=quantization)
+    rounded = Format[quantization.upper()]
+    tables = [each.format for each in packed if each.columns == WHOLE.vocab_size]
+    assert tables == ([rounded] if tied else [Format.BF16, rounded])
+    assert {each.format for each in packed if each.columns != WHOLE.vocab_size} == {rounded}

@@ -123,7 +123,8 @@ class _Compiler:
 
     def _embed(self) -> Embed:
         table = self._decoder.embedding.table
-        packed, scale = self._pack(table), float(torch.tensor(self._decoder.embedding.scale, dtype=table.dtype))
+        packed = self._pack(table, multiplied=table is self._decoder.head.rows)
+        scale = float(torch.tensor(self._decoder.embedding.scale, dtype=table.dtype))
         return Embed(packed.address, self._hidden.data_ptr(), packed.inner, scale, packed.format)
 
     def _attention(self, layer: Layer, index: int) -> list[Operation]:
@@ -186,8 +187,8 @@ class _Compiler:
         addresses = (source.data_ptr(), packed.address, self._floats(bias), out.data_ptr(), self._room(packed.format))
         return Linear(*addresses, packed.columns, packed.inner, packed.format, add)
 
-    def _pack(self, weight: Tensor) -> Packed:
-        return self._keep(self._packer.pack(weight))
+    def _pack(self, weight: Tensor, *, multiplied: bool = True) -> Packed:
+        return self._keep(self._packer.pack(weight, multiplied=multiplied))
 
     def _floats(self, tensor: Tensor | None) -> int | None:
         """Address of a copy as float32."""

@@ -22,27 +22,25 @@ class Packer:
         self._stored, self._threads = stored, threads
         self._packed: dict[int, Packed] = {}
 
-    def pack(self, weight: Tensor) -> Packed:
-        """[columns, inner]. The tensor's own values are freed. One that was packed before, as a head that is tied to
-        the embedding, is not packed again. Raises StartupError for a broken file."""
+    def pack(self, weight: Tensor, *, multiplied: bool = True) -> Packed:
+        """[columns, inner]. multiplied: see matrix_format. The tensor's own values are freed. One that was packed
+        before, as a head that is tied to the embedding, is not packed again. Raises StartupError for a broken file."""
         if id(weight) not in self._packed:
             matrix = self._stored.of(weight)
-            self._packed[id(weight)] = self._from_memory(weight) if matrix is None else self._from_file(matrix)
+            encodings = frozenset[str]() if matrix is None else matrix.encodings
+            name = matrix_format(self._quantization, encodings, multiplied=multiplied)
+            format = self._own if name is None else Format[name]
+            packed = self._from_memory(weight, format) if matrix is None else self._from_file(matrix, format)
+            self._packed[id(weight)] = packed
         return self._packed[id(weight)]
 
-    def _from_memory(self, weight: Tensor) -> Packed:
-        packed = Packed.of(weight, self._format(frozenset()), self._threads)
+    def _from_memory(self, weight: Tensor, format: Format) -> Packed:
+        packed = Packed.of(weight, format, self._threads)
         weight.untyped_storage().resize_(0)  # a model is loaded once, not twice
         return packed
 
-    def _from_file(self, matrix: StoredMatrix) -> Packed:
-        format = self._format(matrix.encodings)
+    def _from_file(self, matrix: StoredMatrix, format: Format) -> Packed:
         with matrix.rows() as rows:
             stored = [np.full(len(part), _STORED[encoding], dtype=np.int32) for part, encoding in rows]
             addresses = np.concatenate([part for part, _ in rows])
             return Packed.of_rows(addresses, np.concatenate(stored), matrix.columns, format, self._threads)
-
-    def _format(self, encodings: frozenset[str]) -> Format:
-        """encodings: of the matrix, none if it stands in no file."""
-        name = matrix_format(self._quantization, encodings)
-        return self._own if name is None else Format[name]

@@ -14,13 +14,14 @@ GATE_UP = ("gate_proj", "up_proj")
 _ROUNDED = {"int8": "INT8", "int4": "INT4"}
 
 
-def matrix_format(quantization: str | None, encodings: Collection[str]) -> str | None:
+def matrix_format(quantization: str | None, encodings: Collection[str], *, multiplied: bool = True) -> str | None:
     """Of a matrix whose parts a file has in `encodings`; None for the model's dtype. quantization: see EngineOptions.
 
-    "gguf" keeps the bits of a matrix whose parts one format holds: all of 4 bits, or all in Q8_0.
+    "gguf" keeps the bits of a matrix whose parts one format holds: all of 4 bits, or all in Q8_0. multiplied: not so an
+    embedding that is no head, of which a step reads a few rows: rounding them would lose and speed nothing up.
     """
     if quantization != "gguf":
-        return None if quantization is None else _ROUNDED[quantization]
+        return _ROUNDED[quantization] if quantization is not None and multiplied else None
     formats = {KEPT_ENCODINGS.get(encoding) for encoding in encodings}
     return formats.pop() if len(formats) == 1 else None
 

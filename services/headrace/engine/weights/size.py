@@ -24,17 +24,19 @@ def weight_bytes(files: ModelFiles, dtype: str, ranks: int = 1, quantization: st
     matrices: defaultdict[str, list[TensorEntry]] = defaultdict(list)
     for entry in files.tensors:
         matrices[matrix_name(entry.name)].append(entry)
-    sizes = {name: _loaded_bytes(parts, DTYPE_BYTES[dtype], quantization) for name, parts in matrices.items()}
+    sizes: dict[str, int] = {}
+    for name, parts in matrices.items():
+        multiplied = name != _REPLICATED or files.config.tied_embeddings
+        format = matrix_format(quantization, {part.encoding for part in parts}, multiplied=multiplied)
+        sizes[name] = _loaded_bytes(parts, format, DTYPE_BYTES[dtype])
     whole = sizes.pop(_REPLICATED, 0)
     return whole + -(-sum(sizes.values()) // ranks)
 
 
-def _loaded_bytes(parts: list[TensorEntry], value_bytes: int, quantization: str | None) -> int:
-    """parts: of one matrix."""
+def _loaded_bytes(parts: list[TensorEntry], format: str | None, value_bytes: int) -> int:
+    """parts: of one matrix, or of what is none."""
     values, rows = sum(prod(part.shape) for part in parts), sum(part.shape[0] for part in parts)
-    one_row = len(parts[0].shape) == 1
-    format = None if one_row else matrix_format(quantization, {part.encoding for part in parts})
-    if format is None:
+    if format is None or len(parts[0].shape) == 1:
         return values * value_bytes
     # INT8 has a float for each row.
     return values + 4 * rows if format == "INT8" else values // _GROUP * _GROUP_BYTES[format]
