@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headrace_kernels.library import built, opened
+
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
@@ -64,18 +66,14 @@ def _stride(logits: Logits) -> int:
 
 @cache
 def _library() -> ctypes.CDLL:
-    return open_library(next(Path(__file__).parent.glob("_native*.so")))
+    return open_library(built())
 
 
-def open_library(path: Path) -> ctypes.CDLL:
-    """The C interface of a build of csrc."""
-    library = ctypes.CDLL(str(path))
+def open_library(path: Path | None) -> ctypes.CDLL:
+    """The C interface of a build of csrc. Raises RuntimeError for None."""
     signatures = {
         "headrace_best": (None, (_Pointer, _Int, _Int, _Int, _Pointer, _Pointer)),
         "headrace_draw": (None, (_Pointer, _Int, _Int, _Pointer, _Int, _Pointer)),
         "headrace_standing": (_Int, (_Pointer, _Int, _Int, _Int, _Pointer, _Pointer, _Pointer)),
     }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+    return opened(path, signatures)
