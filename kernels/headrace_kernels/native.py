@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headrace_kernels.library import built, opened
 from headrace_kernels.room import Room
 
 
@@ -257,7 +257,7 @@ def read(memory: Tensor, threads: int) -> int:
 
 def instruction_set() -> str | None:
     """What the kernels use on this processor; None where they were not built or it has none that they know."""
-    found = _library().headrace_isa() if _path() is not None else None
+    found = _library().headrace_isa() if built() is not None else None
     return found.decode() if found else None
 
 
@@ -267,7 +267,7 @@ def choose(key: str) -> None:
     Raises ValueError, and changes nothing, if there is none: the kernels were not built, this processor lacks it, it
     was refused, or something is packed for another.
     """
-    outcome = _library().headrace_choose(key.encode()) if _path() is not None else None
+    outcome = _library().headrace_choose(key.encode()) if built() is not None else None
     if outcome in _OBSTACLES:
         raise ValueError(f"The native kernels cannot use {key}: {_OBSTACLES[outcome]}.")
 
@@ -275,8 +275,13 @@ def choose(key: str) -> None:
 def refused() -> str:
     """Names of instruction sets better than the one in use that this processor has, but that computed something else
     than AVX2 when they were tried; "" if none."""
-    found = _library().headrace_refused() if _path() is not None else b""
+    found = _library().headrace_refused() if built() is not None else b""
     return str(found.decode())
+
+
+def takes_rows_of(inner: int, format: Format) -> bool:
+    """Whether a matrix with rows of `inner` values can be packed so: where there are groups, of whole ones."""
+    return instruction_set() is not None and int(_library().headrace_packed_bytes(format, 1, inner)) > 0
 
 
 def takes_heads_of(dim: int) -> bool:
@@ -284,18 +289,13 @@ def takes_heads_of(dim: int) -> bool:
     return instruction_set() is not None and dim % int(_library().headrace_lanes()) == 0 and dim <= _MAX_DIM
 
 
-def _path() -> Path | None:
-    return next(iter(sorted(Path(__file__).parent.glob("_native*.so"))), None)
-
-
 @cache
 def _library() -> ctypes.CDLL:
-    return open_library(cast(Path, _path()))
+    return open_library(built())
 
 
-def open_library(path: Path) -> ctypes.CDLL:
-    """The C interface of a build of csrc."""
-    library = ctypes.CDLL(str(path))
+def open_library(path: Path | None) -> ctypes.CDLL:
+    """The C interface of a build of csrc. Raises RuntimeError for None."""
     signatures = {
         "headrace_isa": (ctypes.c_char_p, ()),
         "headrace_refused": (ctypes.c_char_p, ()),
@@ -308,7 +308,4 @@ def open_library(path: Path) -> ctypes.CDLL:
         "headrace_run_timed": (None, (_Pointer, _Int, _Pointer, _Flag, _Pointer)),
         "headrace_read": (ctypes.c_uint64, (_Pointer, _Int, _Flag)),
     }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+    return opened(path, signatures)

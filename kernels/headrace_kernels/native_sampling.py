@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headrace_kernels.library import built, opened
+
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
@@ -27,25 +29,34 @@ def best(logits: Logits) -> tuple[Ids, npt.NDArray[np.bool_]]:
     tokens, finite = np.empty(len(logits), np.int64), np.empty(len(logits), np.bool_)
     rows, vocabulary = logits.shape
     outputs = tokens.ctypes.data, finite.ctypes.data
-    _library().headrace_best(logits.ctypes.data, rows, _stride(logits), vocabulary, *outputs)
+    _library().headrace_best(_address(logits), rows, _stride(logits), vocabulary, *outputs)
     return tokens, finite
 
 
 def draw(logits: Logits, requests: npt.NDArray[np.void]) -> list[int]:
     """A token for each of `requests` (DRAW_REQUEST). The rows are finite or -inf."""
+    assert requests.dtype == DRAW_REQUEST
+    assert requests.flags.c_contiguous
     tokens = np.empty(len(requests), np.int64)
     arguments = requests.ctypes.data, len(requests), tokens.ctypes.data
-    _library().headrace_draw(logits.ctypes.data, _stride(logits), logits.shape[1], *arguments)
+    _library().headrace_draw(_address(logits), _stride(logits), logits.shape[1], *arguments)
     drawn: list[int] = tokens.tolist()
     return drawn
 
 
 def standing(row: Logits, token: int, count: int) -> tuple[float, int, Ids]:
-    """Of a row of finite logits: its mass in units of 2^-34, how many tokens rank before `token`, the `count` best."""
+    """Of a row of logits: its mass in units of 2^-34, how many tokens rank before `token`, the `count` best, -inf never
+    among them. One must be more than that."""
     mass, before, top = ctypes.c_double(), ctypes.c_int64(), np.empty(count, np.int64)
     addresses = ctypes.addressof(mass), ctypes.addressof(before), top.ctypes.data
-    _library().headrace_standing(row.ctypes.data, len(row), token, count, *addresses)
-    return mass.value, before.value, top
+    found = _library().headrace_standing(_address(row), len(row), token, count, *addresses)
+    return mass.value, before.value, top[:found]
+
+
+def _address(logits: Logits) -> int:
+    assert logits.dtype == np.float32
+    assert logits.strides[-1] == logits.itemsize
+    return logits.ctypes.data
 
 
 def _stride(logits: Logits) -> int:
@@ -55,13 +66,14 @@ def _stride(logits: Logits) -> int:
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(next(Path(__file__).parent.glob("_native*.so"))))
+    return open_library(built())
+
+
+def open_library(path: Path | None) -> ctypes.CDLL:
+    """The C interface of a build of csrc. Raises RuntimeError for None."""
     signatures = {
-        "headrace_best": (_Pointer, _Int, _Int, _Int, _Pointer, _Pointer),
-        "headrace_draw": (_Pointer, _Int, _Int, _Pointer, _Int, _Pointer),
-        "headrace_standing": (_Pointer, _Int, _Int, _Int, _Pointer, _Pointer, _Pointer),
+        "headrace_best": (None, (_Pointer, _Int, _Int, _Int, _Pointer, _Pointer)),
+        "headrace_draw": (None, (_Pointer, _Int, _Int, _Pointer, _Int, _Pointer)),
+        "headrace_standing": (_Int, (_Pointer, _Int, _Int, _Int, _Pointer, _Pointer, _Pointer)),
     }
-    for name, arguments in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = None, arguments
-    return library
+    return opened(path, signatures)

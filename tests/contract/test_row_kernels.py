@@ -1,5 +1,7 @@
 """Row kernels: the native ones give what numpy gives, the specification, token by token and bit by bit."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -7,6 +9,7 @@ from fixtures.sampling import draw_of
 from fixtures.sampling_oracle import Known
 
 from headrace.core.sampling import SamplingParams
+from headrace.engine.logit_row import COLDEST
 from headrace.engine.native.sampling import NativeRows
 from headrace.engine.row_kernels import NumpyRows, RowKernels
 from headrace.engine.runner import Draw
@@ -123,6 +126,31 @@ def test_standings_are_the_same_to_the_bit(size: int, count: int) -> None:
         mass, before, top = NATIVE.standing(row, token, count)
         expected = NUMPY.standing(row, token, count)
         assert (mass, before, top.tolist()) == (expected[0], expected[1], expected[2].tolist())
+
+
+@pytest.mark.parametrize("kernels", [NUMPY, NATIVE], ids=["numpy", "native"])
+def test_the_best_are_as_many_as_are_not_forbidden(kernels: RowKernels) -> None:
+    row = np.full(100, -np.inf, dtype=np.float32)
+    row[[7, 50, 3]] = [2.0, 3.0, 2.0]
+    mass, before, top = kernels.standing(row, 7, 20)
+    assert (before, top.tolist()) == (2, [50, 3, 7])
+    assert mass == pytest.approx(1 + 2 * math.exp(-1), rel=1e-7)
+    assert kernels.standing(row[:8], 3, 1)[2].tolist() == [3]
+
+
+@pytest.mark.parametrize("filters", [{}, {"min_p": 0.01}, {"top_p": 0.999}, {"top_k": 2}, {"top_k": 3, "top_p": 0.9}])
+@pytest.mark.parametrize("kernels", [NUMPY, NATIVE], ids=["numpy", "native"])
+def test_below_the_coldest_temperature_all_are_alike(kernels: RowKernels, filters: dict[str, float]) -> None:
+    """Logits so close that even the coldest leaves more than one to draw."""
+    rows = np.tile(np.array([-1e-31, 0.0, -3e-31], dtype=np.float32), (200, 1))
+    best = np.ones(200, dtype=np.int64)
+    drawn = {}
+    for temperature in (COLDEST, 1e-40, 5e-324):
+        one = [SamplingParams(seed=seed, temperature=temperature, **filters) for seed in range(200)]  # type: ignore[arg-type]
+        draws = {row: draw_of(sampling, Known((0,), (), 0)) for row, sampling in enumerate(one)}
+        drawn[temperature] = kernels.draw(rows, best, draws)
+    assert drawn[1e-40] == drawn[5e-324] == drawn[COLDEST]
+    assert len(set(drawn[COLDEST])) > 1
 
 
 def test_rows_of_a_wider_array_are_read_where_they_are() -> None:

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "memory.h"
 #include "pick.h"
@@ -49,7 +50,10 @@ void headrace_pack(
     int32_t threads) {
     const std::lock_guard<std::mutex> turn(turns);
     packed_any = true;
-    team_of(threads).run([&](int rank) { isa->pack_rows(format, rows, stored, columns, inner, packed, rank, threads); });
+    team_of(threads).run([&](int rank) {
+        std::vector<float> tile(isa->packed_bytes(F32, 1, inner) / sizeof(float));
+        isa->pack_rows(format, rows, stored, columns, inner, packed, tile.data(), rank, threads);
+    });
 }
 
 int64_t headrace_scratch(int32_t format, int64_t rows, int64_t inner) { return isa->scratch_bytes(format, rows, inner); }

@@ -9,7 +9,8 @@
 #include <limits>
 #include <vector>
 
-// Without "fma": what is rounded twice in numpy must be rounded twice here.
+// Without "fma", and built with -ffp-contract=off for CFLAGS that bring it: what is rounded twice in numpy must be rounded
+// twice here.
 #pragma GCC target("avx2")
 
 namespace {
@@ -119,7 +120,7 @@ float floor_of(const float* row, int64_t size, const DrawRequest& draw, double b
     double depth = draw.log_min_p;
     // Tokens below half of (1 - top_p) mass / size weigh less than (1 - top_p) mass together, rounding included.
     if (everyone > 0.0) depth = std::max(depth, std::log((1.0 - draw.top_p) * everyone * 0x1p-35 / (double)size));
-    double floor = best + draw.temperature * (depth - SLACK) - 1e-6 * std::fabs(best);
+    double floor = best + std::max(draw.temperature, Heat::COLDEST) * (depth - SLACK) - 1e-6 * std::fabs(best);
     if (draw.top_k > 0 && draw.top_k < size)
         floor = std::max(floor, (double)reached_by(row, size, draw.top_k, room));
     return (float)std::max(floor, (double)LOWEST);
@@ -177,14 +178,16 @@ void headrace_draw(
         tokens[i] = draw_one(logits + requests[i].row * stride, vocabulary, requests[i]);
 }
 
-void headrace_standing(
+int64_t headrace_standing(
     const float* row, int64_t vocabulary, int64_t token, int64_t count, double* total, int64_t* before, int64_t* top) {
     static thread_local Keys keys;
     static thread_local std::vector<float> room;
     *total = mass(row, vocabulary, Heat(row[best_of(row, vocabulary).token], 1.0));
     *before = ranked_before(row, vocabulary, token);
-    if (!count) return;
+    if (!count) return 0;
     reaching(row, vocabulary, reached_by(row, vocabulary, count, room), keys);
-    std::partial_sort(keys.begin(), keys.begin() + count, keys.end());
-    for (int64_t i = 0; i < count; ++i) top[i] = token_of(keys[i]);
+    const int64_t found = std::min(count, (int64_t)keys.size());
+    std::partial_sort(keys.begin(), keys.begin() + found, keys.end());
+    for (int64_t i = 0; i < found; ++i) top[i] = token_of(keys[i]);
+    return found;
 }

@@ -27,8 +27,9 @@ struct DrawRequest {
 void headrace_draw(
     const float* logits, int64_t stride, int64_t vocabulary, const DrawRequest* requests, int64_t count, int64_t* tokens);
 
-// How `token` stands in a row of finite logits. mass: sum of e^(logit - best), in units of 2^-34; before: tokens that
-// rank before it; top: the `count` best, best first, of equals the lower id.
-void headrace_standing(
+// How `token` stands in a row whose logits are finite or -inf, not all -inf. mass: sum of e^(logit - best), in units of
+// 2^-34; before: tokens that rank before it; top: the `count` best that are finite, best first, of equals the lower id.
+// Returns how many those are.
+int64_t headrace_standing(
     const float* row, int64_t vocabulary, int64_t token, int64_t count, double* mass, int64_t* before, int64_t* top);
 }

@@ -24,8 +24,8 @@ struct Heat {
     float best;
     float temperature;
 
-    Heat(float best, double temperature)
-        : best(best), temperature((float)(temperature > COLDEST ? temperature : COLDEST)) {}
+    Heat(float logit, double heat)
+        : best(logit), temperature((float)(heat > COLDEST ? heat : COLDEST)) {}
 
     inline __m256 scores(__m256 logits) const {
         return _mm256_div_ps(_mm256_sub_ps(logits, _mm256_set1_ps(best)), _mm256_set1_ps(temperature));

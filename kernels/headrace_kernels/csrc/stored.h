@@ -74,12 +74,13 @@ static void put_row(int32_t format, int32_t encoding, const uint8_t* from, int64
     }
 }
 
-// This thread's part of packing a matrix: a run of tiles. rows: [columns], encodings: of each.
+// This thread's part of packing a matrix: a run of tiles. rows: [columns], encodings: of each. values: room for the floats
+// of a tile, from the caller: code of a library's templates that is compiled here is code for this instruction set, and
+// the linker may choose it for everyone.
 static void pack_rows(
     int32_t format, const uint8_t* const* rows, const int32_t* encodings, int64_t columns, int64_t inner, void* packed,
-    int rank, int threads) {
+    float* values, int rank, int threads) {
     const int64_t tiles = tiles_of(columns), bytes = packed_bytes(format, TILE, inner);
-    std::vector<float> values(TILE * inner);
     for (int64_t tile = tiles * rank / threads; tile < tiles * (rank + 1) / threads; ++tile) {
         const int64_t first = tile * TILE, count = columns - first < TILE ? columns - first : TILE;
         auto* to = static_cast<uint8_t*>(packed) + tile * bytes;
@@ -87,8 +88,8 @@ static void pack_rows(
         for (int64_t row = first; row < first + count; ++row) held += holds(format, encodings[row]);
         if (held < TILE) {
             for (int64_t row = 0; row < count; ++row)
-                stored_values(encodings[first + row], rows[first + row], inner, values.data() + row * inner);
-            pack(format, values.data(), count, inner, to);
+                stored_values(encodings[first + row], rows[first + row], inner, values + row * inner);
+            pack(format, values, count, inner, to);
         }
         for (int64_t row = 0; row < count; ++row)
             if (holds(format, encodings[first + row]))

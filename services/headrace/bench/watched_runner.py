@@ -12,19 +12,22 @@ from headrace.engine.batch import Batch
 from headrace.engine.logit_row import Logits
 from headrace.engine.native.decoder import NativeDecoder
 from headrace.engine.ops import PagedKv
+from headrace.engine.row_kernels import RowKernels
 from headrace.engine.runner import Draw, Drawn, Pages, Span
-from headrace.engine.sample import Sampler
-from headrace.engine.torch_runner import Model, TorchRunner
+from headrace.engine.torch_runner import Model, Sampling, TorchRunner
 from headrace_kernels.native import Matrix, Program, Timings
 
 
-class TimedSampler(Sampler):
+class TimedSampler:
     """Another sampler. seconds: that sampling took, of all steps."""
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: Sampling) -> None:
         self._sampler = sampler
-        self.rows = sampler.rows
         self.seconds = 0.0
+
+    @property
+    def rows(self) -> RowKernels:
+        return self._sampler.rows
 
     def sample(self, logits: Logits, draws: list[Draw]) -> list[Drawn | HeadraceError]:
         began = time.perf_counter()
@@ -57,7 +60,7 @@ class TimedModel:
 class WatchedRunner(TorchRunner):
     """programs: the native ones, none if torch computes."""
 
-    def __init__(self, model: Model, pages: Pages, kv: PagedKv, sampler: Sampler) -> None:
+    def __init__(self, model: Model, pages: Pages, kv: PagedKv, sampler: Sampling) -> None:
         self.programs: tuple[Program, ...] = model.programs if isinstance(model, NativeDecoder) else ()
         self._torch = None if self.programs else TimedModel(model)
         self._sampling = TimedSampler(sampler)

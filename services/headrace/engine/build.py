@@ -37,8 +37,9 @@ from headrace.engine.runner import Pages, Runner
 from headrace.engine.sample import Sampler
 from headrace.engine.self_check import require_batch_invariance
 from headrace.engine.torch_runner import Model, TorchRunner
+from headrace.engine.weights.formats import KEPT_ENCODINGS
 from headrace.engine.weights.load import DTYPES, Weights
-from headrace.engine.weights.size import KEPT_ENCODINGS, weight_bytes
+from headrace.engine.weights.size import weight_bytes
 from headrace.engine.weights.stored import StoredMatrices
 from headrace.modelfiles.files import ModelConfig, ModelFiles
 

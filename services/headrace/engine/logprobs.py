@@ -11,12 +11,10 @@ import numpy as np
 from headrace.core.errors import InternalError
 from headrace.core.logprobs import TokenLogprob
 from headrace.engine.logit_row import Logits
-from headrace.engine.row_kernels import NumpyRows, RowKernels
-
-_NUMPY = NumpyRows()
+from headrace.engine.row_kernels import RowKernels
 
 
-def token_logprob(row: Logits, token: int, count: int, rows: RowKernels = _NUMPY) -> TokenLogprob:
+def token_logprob(row: Logits, token: int, count: int, rows: RowKernels) -> TokenLogprob:
     """`token` among finite logits [vocabulary], with the `count` likeliest. Equal logits rank in order of id."""
     mass, before, top = rows.standing(row, token, count)
     total = float(row[top[0]] if len(top) else row.max()) + math.log(mass)
@@ -25,7 +23,7 @@ def token_logprob(row: Logits, token: int, count: int, rows: RowKernels = _NUMPY
     return TokenLogprob(token, float(row[token]) - total, before + 1, ranked)
 
 
-def score(logits: Logits, tokens: list[int], count: int, rows: RowKernels = _NUMPY) -> list[TokenLogprob]:
+def score(logits: Logits, tokens: list[int], count: int, rows: RowKernels) -> list[TokenLogprob]:
     """Of each row of [row, vocabulary] its token. Raises InternalError if a value is not finite."""
     if not rows.best(logits)[1].all():
         raise not_finite()

@@ -122,7 +122,7 @@ class EngineOptions:
     @property
     def native_only(self) -> tuple[str, ...]:
         """The options given here that torch cannot keep."""
-        asked = {"cpu_isa": self.cpu_isa != "auto", "quantization": self.quantization is not None}
+        asked = {"quantization": self.quantization is not None, "cpu_isa": self.cpu_isa != "auto"}
         return tuple(name for name, holds in asked.items() if holds)
 
     @property

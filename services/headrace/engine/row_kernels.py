@@ -25,8 +25,8 @@ class RowKernels(Protocol):
         ...
 
     def standing(self, row: Logits, token: int, count: int) -> tuple[float, int, Ids]:
-        """Of a row of finite logits: its mass (see logit_row), how many tokens rank before `token`, and the `count`
-        best, best first. Of equal ones the lower id ranks first."""
+        """Of a row of logits: its mass (see logit_row), how many tokens rank before `token`, and the `count` best, best
+        first. Of equal ones the lower id ranks first. -inf, which not all may be, is nobody's best."""
         ...
 
 

@@ -74,7 +74,8 @@ def _floor(row: Logits, best: float, sampling: SamplingParams, everyone: float |
         depths.append(math.log((1.0 - sampling.top_p) * everyone / UNIT / len(row) / 2))
     if sampling.top_p == 1.0:
         depths.append(-NOISE_RANGE)
-    floor = max((best + sampling.temperature * (depth - _SLACK) for depth in depths), default=_LOWEST)
+    temperature = max(sampling.temperature, COLDEST)
+    floor = max((best + temperature * (depth - _SLACK) for depth in depths), default=_LOWEST)
     floor -= 1e-6 * abs(best)  # half a step of float32 around the best, and as much again
     if 0 < sampling.top_k < len(row):
         floor = max(floor, reached_by(row, sampling.top_k))

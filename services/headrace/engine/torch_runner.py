@@ -17,9 +17,9 @@ from headrace.engine.batch import Batch, make_batch
 from headrace.engine.logit_row import Logits
 from headrace.engine.logprobs import score
 from headrace.engine.native.decoder import NativeDecoder
+from headrace.engine.row_kernels import RowKernels
 from headrace.engine.rows import ROW_MULTIPLE
 from headrace.engine.runner import Draw, Drawn, Pages, Span
-from headrace.engine.sample import Sampler
 
 # Rows whose logits stand in memory at once while known tokens are scored: 13 MB of a vocabulary of 49,152.
 _SCORED_ROWS = 64
@@ -38,10 +38,21 @@ class Model(Protocol):
         ...
 
 
+class Sampling(Protocol):
+    """What draws tokens; see Sampler."""
+
+    @property
+    def rows(self) -> RowKernels:
+        """What it computes with over the vocabulary."""
+        ...
+
+    def sample(self, logits: Logits, draws: list[Draw]) -> list[Drawn | HeadraceError]: ...
+
+
 class TorchRunner:
     """See Runner."""
 
-    def __init__(self, model: Model, pages: Pages, kv: ops.PagedKv, sampler: Sampler) -> None:
+    def __init__(self, model: Model, pages: Pages, kv: ops.PagedKv, sampler: Sampling) -> None:
         """kv: over the memory of `pages`, or over this rank's share of it."""
         self._model = model
         self._pages = pages

@@ -17,7 +17,7 @@ _CSRC = Path(native.__file__).parent / "csrc"
 _KEPT = _HERE.parents[2] / "build" / "emulation"
 _FLAGS = (
     *("-std=c++20", "-O2", "-ftree-vectorize", "-mavx2", "-mfma", "-mf16c", "-fPIC", "-fno-math-errno"),
-    *("-Wno-psabi", "-Wno-maybe-uninitialized", "-DEMULATED"),
+    *("-ffp-contract=off", "-Wno-psabi", "-Wno-maybe-uninitialized", "-DEMULATED"),
 )
 
 

@@ -13,7 +13,10 @@ from headrace.core.errors import InternalError
 from headrace.core.logprobs import TokenLogprob
 from headrace.core.sampling import SamplingParams
 from headrace.engine.logprobs import score, token_logprob
+from headrace.engine.row_kernels import NumpyRows
 from headrace.engine.runner import Drawn
+
+ROWS = NumpyRows()
 
 
 def _plain(row: list[float], token: int, count: int) -> TokenLogprob:
@@ -38,15 +41,15 @@ def _assert_close(found: TokenLogprob, expected: TokenLogprob) -> None:
 )
 def test_logprobs_are_log_softmax(row: list[float], count: int, data: st.DataObject) -> None:
     token = data.draw(st.integers(0, len(row) - 1))
-    _assert_close(token_logprob(np.array(row, dtype=np.float32), token, count), _plain(row, token, count))
+    _assert_close(token_logprob(np.array(row, dtype=np.float32), token, count, ROWS), _plain(row, token, count))
 
 
 def test_logprobs_of_a_real_vocabulary() -> None:
     row = (np.random.default_rng(0).standard_normal(49_152) * 4).astype(np.float32)
     row[1000:1200] = row.max()  # equals: the lowest ids come first
     for token in (0, 1005, 49_151):
-        _assert_close(token_logprob(row, token, 20), _plain(row.tolist(), token, 20))
-    assert math.fsum(math.exp(token_logprob(row, token, 0).logprob) for token in range(0, 49_152, 97)) < 1.0
+        _assert_close(token_logprob(row, token, 20, ROWS), _plain(row.tolist(), token, 20))
+    assert math.fsum(math.exp(token_logprob(row, token, 0, ROWS).logprob) for token in range(0, 49_152, 97)) < 1.0
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
@@ -81,8 +84,8 @@ def test_logprobs_come_to_those_who_ask() -> None:
 def test_scores_of_known_tokens_are_each_rows_own() -> None:
     rows = np.random.default_rng(1).standard_normal((5, 300)).astype(np.float32)
     tokens = [0, 299, 7, 7, 150]
-    found = score(rows, tokens, 4)
-    assert found == [token_logprob(row, token, 4) for row, token in zip(rows, tokens, strict=True)]
+    found = score(rows, tokens, 4, ROWS)
+    assert found == [token_logprob(row, token, 4, ROWS) for row, token in zip(rows, tokens, strict=True)]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -90,4 +93,4 @@ def test_scores_of_logits_that_are_not_finite_are_refused(bad: float) -> None:
     rows = np.zeros((3, 9), dtype=np.float32)
     rows[2, 4] = bad
     with pytest.raises(InternalError, match="not finite"):
-        score(rows, [0, 1, 2], 0)
+        score(rows, [0, 1, 2], 0, ROWS)

@@ -16,6 +16,7 @@ from headrace.engine.batch import Batch
 from headrace.engine.logprobs import token_logprob
 from headrace.engine.ops import PagedKv
 from headrace.engine.page_memory import PageMemory
+from headrace.engine.row_kernels import NumpyRows
 from headrace.engine.runner import Drawn, Span
 from headrace.engine.sample import Sampler
 from headrace.engine.torch_runner import TorchRunner
@@ -92,7 +93,8 @@ def test_scores_are_those_of_the_tokens_that_follow(
     (outcome,) = runner.run([_span(tokens, start, count, draw=draw, score=3)])
     assert isinstance(outcome, Drawn)
     known = range(start, min(start + count, len(tokens) - 1))
-    expected = [token_logprob(model.table[tokens[place]], tokens[place + 1], 3) for place in known]
+    rows = NumpyRows()
+    expected = [token_logprob(model.table[tokens[place]], tokens[place + 1], 3, rows) for place in known]
     assert outcome.scored == tuple(expected)
     assert (outcome.token is None) is (draw is None)
 

@@ -15,6 +15,7 @@ from headrace.engine.models.norms import RmsNorm
 from headrace.engine.models.rope import Angles
 from headrace.engine.ops import AttentionSpec
 from headrace.engine.parallel import Parallel, local_heads
+from headrace.engine.weights.formats import QUERY_KEY_VALUE
 from headrace.engine.weights.load import Weights
 from headrace.modelfiles.files import ModelConfig
 
@@ -95,13 +96,12 @@ def take_projections(config: ModelConfig, weights: Weights, name: str) -> Projec
     """Out of q_proj, k_proj, v_proj and o_proj of the attention called `name`, with biases where `config` has them."""
     hidden = config.hidden_size
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    inputs = ("q_proj", "k_proj", "v_proj")
     shapes = ((queries, hidden), (keys, hidden), (keys, hidden))
-    qkv = weights.stacked(tuple(f"{name}{part}.weight" for part in inputs), shapes, shard=0)
+    qkv = weights.stacked(tuple(f"{name}{part}.weight" for part in QUERY_KEY_VALUE), shapes, shard=0)
     qkv_bias = out_bias = None
     if config.qkv_bias:
         lengths = tuple((rows,) for rows, _ in shapes)
-        qkv_bias = weights.stacked(tuple(f"{name}{part}.bias" for part in inputs), lengths, shard=0)
+        qkv_bias = weights.stacked(tuple(f"{name}{part}.bias" for part in QUERY_KEY_VALUE), lengths, shard=0)
     if config.out_bias:
         out_bias = weights.take(f"{name}o_proj.bias", (hidden,))
     return Projections(qkv, qkv_bias, weights.take(f"{name}o_proj.weight", (hidden, queries), shard=1), out_bias)

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from headrace.engine import ops
 from headrace.engine.parallel import Parallel
+from headrace.engine.weights.formats import GATE_UP
 from headrace.engine.weights.load import Weights
 from headrace.modelfiles.files import ModelConfig
 
@@ -38,7 +39,7 @@ class FeedForward:
 def take_feed_forward(config: ModelConfig, weights: Weights, name: str) -> FeedForward:
     """Of gate_proj, up_proj and down_proj of the feed-forward called `name`, with biases where `config` has them."""
     hidden, inner = config.hidden_size, config.intermediate_size
-    gate, up, down = (f"{name}{part}_proj." for part in ("gate", "up", "down"))
+    gate, up, down = (f"{name}{part}." for part in (*GATE_UP, "down_proj"))
     gate_up_bias = down_bias = None
     if config.feed_forward_bias:
         gate_up_bias = weights.stacked((f"{gate}bias", f"{up}bias"), ((inner,), (inner,)), shard=0)

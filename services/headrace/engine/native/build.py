@@ -29,7 +29,7 @@ def pick_native(decoder: Decoder, stored: StoredMatrices, kv: PagedKv, options: 
     the options insist on what is not possible here.
     """
     choose_instruction_set(options)
-    reason = obstacle(decoder)
+    reason = obstacle(decoder, options.quantization)
     if reason is not None:
         _refuse(options, reason)
         return None
@@ -62,7 +62,8 @@ def kernels_name(model: object) -> str:
 
 
 def _refuse(options: EngineOptions, reason: str) -> None:
-    insisting = ("kernels",) if options.kernels == "native" else options.native_only
+    # Quantization first: without it the kernels may well be able to.
+    insisting = (*options.native_only, *(["kernels"] if options.kernels == "native" else []))
     if insisting:
         flag = f"--{insisting[0].replace('_', '-')}"
         raise StartupError(f"{flag} asks for the native kernels, and {reason}.", remedy=f"Do without {flag}.")

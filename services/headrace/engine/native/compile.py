@@ -16,6 +16,7 @@ from headrace.engine.models.feed_forward import FeedForward
 from headrace.engine.models.norms import RmsNorm
 from headrace.engine.native.packing import Packer
 from headrace.engine.ops import PagedKv
+from headrace.engine.weights.formats import matrix_format
 from headrace.engine.weights.stored import StoredMatrices
 from headrace_kernels import native
 from headrace_kernels.native import (
@@ -38,9 +39,10 @@ T = TypeVar("T")
 _FLOATS = {torch.float32: Format.F32, torch.bfloat16: Format.BF16}
 
 
-def obstacle(decoder: Decoder) -> str | None:
-    """Why the native kernels cannot run this decoder; None if they can."""
+def obstacle(decoder: Decoder, quantization: str | None = None) -> str | None:
+    """Why the native kernels cannot run this decoder; None if they can. quantization: as in EngineOptions."""
     heads, dtype = decoder.layers[0].attention.heads, decoder.embedding.table.dtype
+    uneven = _uneven(decoder, quantization)
     obstacles = (
         (native.instruction_set() is None, "they are not built, or do not know this processor"),
         (any(not isinstance(layer.feed_forward, FeedForward) for layer in decoder.layers), "they know no experts"),
@@ -48,8 +50,19 @@ def obstacle(decoder: Decoder) -> str | None:
         (dtype not in _FLOATS, f"they do not compute in {dtype}"),
         (heads.queries > native.MAX_GROUP * heads.keys, f"they know no groups of more than {native.MAX_GROUP} heads"),
         (not native.takes_heads_of(heads.dim), f"they know no heads of {heads.dim} values"),
+        (bool(uneven), f"they round groups of 32 values, which rows of {uneven} values do not fill"),
     )
     return next((sentence for holds, sentence in obstacles if holds), None)
+
+
+def _uneven(decoder: Decoder, quantization: str | None) -> int:
+    """The length of rows that `quantization` rounds but that do not fill groups; 0 if there are none."""
+    format = matrix_format(quantization, ())
+    heads = decoder.layers[0].attention.heads
+    feeds = [layer.feed_forward for layer in decoder.layers if isinstance(layer.feed_forward, FeedForward)]
+    lengths = {decoder.embedding.table.shape[1], heads.queries * heads.dim, *(feed.down.shape[1] for feed in feeds)}
+    refused = (each for each in sorted(lengths) if format and not native.takes_rows_of(each, Format[format]))
+    return next(refused, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +123,8 @@ class _Compiler:
 
     def _embed(self) -> Embed:
         table = self._decoder.embedding.table
-        packed, scale = self._pack(table), float(torch.tensor(self._decoder.embedding.scale, dtype=table.dtype))
+        packed = self._pack(table, multiplied=table is self._decoder.head.rows)
+        scale = float(torch.tensor(self._decoder.embedding.scale, dtype=table.dtype))
         return Embed(packed.address, self._hidden.data_ptr(), packed.inner, scale, packed.format)
 
     def _attention(self, layer: Layer, index: int) -> list[Operation]:
@@ -173,8 +187,8 @@ class _Compiler:
         addresses = (source.data_ptr(), packed.address, self._floats(bias), out.data_ptr(), self._room(packed.format))
         return Linear(*addresses, packed.columns, packed.inner, packed.format, add)
 
-    def _pack(self, weight: Tensor) -> Packed:
-        return self._keep(self._packer.pack(weight))
+    def _pack(self, weight: Tensor, *, multiplied: bool = True) -> Packed:
+        return self._keep(self._packer.pack(weight, multiplied=multiplied))
 
     def _floats(self, tensor: Tensor | None) -> int | None:
         """Address of a copy as float32."""

@@ -3,15 +3,17 @@
 Owns the arithmetic, for whoever plans memory; no torch here.
 """
 
+from collections import defaultdict
 from math import prod
 
 from headrace.core.layout import DTYPE_BYTES
+from headrace.engine.weights.formats import matrix_format, matrix_name
 from headrace.modelfiles.files import ModelFiles, TensorEntry
 
-# Encodings of ggml whose bits the native kernels can keep.
-KEPT_ENCODINGS = frozenset({"Q4_0", "Q4_1", "Q8_0"})
 _REPLICATED = "model.embed_tokens.weight"
 _GROUP = 32
+# Of a group: two halves and 32 codes of 4 bits, or a half and 32 of 8 bits.
+_GROUP_BYTES = {"INT4": 2 * 2 + _GROUP // 2, "INT8_GROUPS": 2 + _GROUP}
 
 
 def weight_bytes(files: ModelFiles, dtype: str, ranks: int = 1, quantization: str | None = None) -> int:
@@ -19,16 +21,22 @@ def weight_bytes(files: ModelFiles, dtype: str, ranks: int = 1, quantization: st
 
     The little that every rank holds of norms counts as split.
     """
-    sizes = {entry.name: _loaded_bytes(entry, DTYPE_BYTES[dtype], quantization) for entry in files.tensors}
+    matrices: defaultdict[str, list[TensorEntry]] = defaultdict(list)
+    for entry in files.tensors:
+        matrices[matrix_name(entry.name)].append(entry)
+    sizes: dict[str, int] = {}
+    for name, parts in matrices.items():
+        multiplied = name != _REPLICATED or files.config.tied_embeddings
+        format = matrix_format(quantization, {part.encoding for part in parts}, multiplied=multiplied)
+        sizes[name] = _loaded_bytes(parts, format, DTYPE_BYTES[dtype])
     whole = sizes.pop(_REPLICATED, 0)
     return whole + -(-sum(sizes.values()) // ranks)
 
 
-def _loaded_bytes(entry: TensorEntry, value_bytes: int, quantization: str | None) -> int:
-    values = prod(entry.shape)
-    if len(entry.shape) == 1 or quantization is None:
+def _loaded_bytes(parts: list[TensorEntry], format: str | None, value_bytes: int) -> int:
+    """parts: of one matrix, or of what is none."""
+    values, rows = sum(prod(part.shape) for part in parts), sum(part.shape[0] for part in parts)
+    if format is None or len(parts[0].shape) == 1:
         return values * value_bytes
-    if quantization == "gguf":
-        return entry.nbytes if entry.encoding in KEPT_ENCODINGS else values * value_bytes
-    # A float for each row; or half a byte a value, and two halves for each group.
-    return values + 4 * entry.shape[0] if quantization == "int8" else values // 2 + values // _GROUP * 4
+    # INT8 has a float for each row.
+    return values + 4 * rows if format == "INT8" else values // _GROUP * _GROUP_BYTES[format]
