@@ -76,7 +76,31 @@ def test_failed_requests_are_no_success(spoiled: dict[str, Any], whose: str) -> 
     wanted = goal(against=("fast",), times=0.1)
     results = {**RESULTS, whose: [*RESULTS[whose], report(1.0, 1.0, **spoiled)]}
     assert met(wanted, reach(wanted, results)) is None
-    assert "| requests failed |" in goals_table([wanted], results)
+    assert "| failed |" in goals_table([wanted], results)
+
+
+@pytest.mark.parametrize("died", [{"failed": "not ready after 60 s", "workloads": {}}, {"failed": "it exited"}])
+@pytest.mark.parametrize("whose", ["ours", "slow", "fast"])
+def test_a_server_that_died_in_one_round_is_no_success(died: dict[str, Any], whose: str) -> None:
+    """The rounds that it lived through do not speak for it."""
+    wanted = goal(against=("slow", "fast"), times=0.1)
+    start = Goal("start", "", "startup_s", "ours", most=3.0)
+    for place in (0, 1):
+        runs = [*RESULTS[whose][:place], died, *RESULTS[whose][place:]]
+        results = {**RESULTS, whose: runs}
+        assert met(wanted, reach(wanted, results)) is None
+        assert "| failed |" in goals_table([wanted], results)
+        if whose == "ours":
+            assert "| failed |" in goals_table([start], results)
+
+
+@pytest.mark.parametrize("whose", ["ours", "fast"])
+def test_a_figure_is_there_in_every_round_or_not_at_all(whose: str) -> None:
+    wanted = goal(against=("slow", "fast"), times=0.1)
+    for left_out in ({"workloads": {}}, {"workloads": {"one stream": {"tok_s": 1.0}}}):
+        results = {**RESULTS, whose: [*RESULTS[whose], left_out]}
+        assert met(wanted, reach(wanted, results)) is None
+        assert "| not measured |" in goals_table([wanted], results)
 
 
 def test_the_table_of_goals() -> None:
