@@ -1,16 +1,18 @@
 """The writer of docs/performance.md: tables out of a benchmark's and the peers' reports, goals met and missed."""
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import bench.performance
 import pytest
 from bench.goals import Goal, Reached, goals_table, met, reach, read_goals
-from bench.performance import ENGINES, HERE, PAGE, engine_tables, peers_tables, peers_toml, put
+from bench.performance import ENGINES, HERE, PAGE, compare, engine_tables, peers_tables, peers_toml, put
 
 from headrace.bench.ceilings import Ceilings
-from headrace.bench.machine import Machine
+from headrace.bench.machine import Machine, this_machine
 from headrace.bench.report import Limits, Report, Row, as_json, from_json
 
 KIT = """# The kit's.
@@ -166,11 +168,35 @@ def test_the_page_has_a_place_for_every_table(tmp_path: Path) -> None:
         page = put(page, f"engine {name}", f"the engine in {name}")
     compared = tmp_path / "compared.json"
     results = {"headrace": [{"startup_s": 2.5, "workloads": {}}]}
-    compared.write_text(json.dumps({"date": "2026-11-30", "load_average_before": 0.25, "results": results}))
+    made = {"date": "2026-11-30", "load_average_before": 0.25, "results": results}
+    compared.write_text(json.dumps({**made, "machine": "two cores"}))
     compared.with_suffix(".md").write_text("| the kit's table |\n")
-    page = peers_tables(page, compared, "two cores")
+    page = peers_tables(page, compared)
     assert "Measured on 2026-11-30, medians of 1 rounds, on two cores; load before 0.2." in page
     assert "| the kit's table |" in page
     assert "| start to the first answer, seconds | 2.5 | - | - | ≤ 3 | yes |" in page
     assert page.count("| not measured |") == 13
     assert "the engine in int4" in page
+    compared.write_text(json.dumps(made))
+    assert "on a machine that the report does not name; load" in peers_tables(page, compared)
+
+
+COMPARE = """
+import sys
+from pathlib import Path
+
+Path(sys.argv[sys.argv.index("--json") + 1]).write_text('{"date": "2026-11-30"}')
+Path(sys.argv[sys.argv.index("--markdown") + 1]).write_text("a table")
+sys.exit("a server failed")
+"""
+
+
+def test_a_report_names_the_machine_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever machine writes the page of it later."""
+    monkeypatch.setattr(bench.performance, "KEPT", tmp_path / "kept")
+    (tmp_path / "compare.py").write_text(COMPARE)
+    (tmp_path / "peers.toml").write_text(KIT)
+    (tmp_path / "hf" / "bin").mkdir(parents=True)
+    (tmp_path / "hf" / "bin" / "python").symlink_to(sys.executable)
+    report = json.loads(compare(tmp_path, tmp_path, 1).read_text())
+    assert report == {"date": "2026-11-30", "machine": this_machine().words}
