@@ -84,7 +84,7 @@ class EngineConfig(ProcessConfig):
         "auto", description="who computes on the CPU; auto: native where the model and the processor allow it"
     )
     quantization: Literal["gguf", "int8", "int4"] | None = Field(
-        None, description="gguf: keeps a GGUF's own bits; int8, int4: rounds weights as they are loaded"
+        None, description="gguf: keeps a GGUF's own bits; int8, int4: rounds weights; int4 keeps Q4_0 and Q4_1"
     )
     link: Literal["ucx", "tcp", "nccl"] = Field("ucx", description="how KV pages travel")
     ucx_tls: str = Field("tcp,self", description="UCX transports; shared memory is opt-in: tcp,posix,self")

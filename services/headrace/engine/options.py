@@ -36,7 +36,7 @@ class EngineOptions:
     kernels: "native" computes in C++, "torch" with torch, "auto" natively where the model and the processor allow it.
     quantization: of the matrices of the native kernels: "gguf" keeps the bits of those that a GGUF file has in Q4_0,
     Q4_1 or Q8_0; "int8" (a scale each row) or "int4" (a scale and a minimum each 32 values) rounds all as they are
-    loaded; None brings them to `dtype`.
+    loaded, but int4 keeps what is in Q4_0 or Q4_1; None brings them to `dtype`.
     """
 
     dtype: str = "auto"
