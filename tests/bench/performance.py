@@ -68,8 +68,8 @@ def measure_engine(page: str, day: str) -> str:
     return page
 
 
-def compare(kit: Path, peers: Path, rounds: int) -> Path:
-    """Runs the kit; its report. What a server did not survive is named in it."""
+def compare(kit: Path, peers: Path, rounds: int, machine: str) -> Path:
+    """Runs the kit; its report, which names the machine and what a server did not survive."""
     KEPT.mkdir(parents=True, exist_ok=True)
     report = KEPT / "compared.json"
     for old in (report, report.with_suffix(".md")):
@@ -83,7 +83,7 @@ def compare(kit: Path, peers: Path, rounds: int) -> Path:
     subprocess.run([*command, "--rounds", str(rounds), *outputs], check=False)
     if not report.exists() or not report.with_suffix(".md").exists():
         raise SystemExit("The kit brought no report; what it said stands above.")
-    made = {**json.loads(report.read_text()), "machine": this_machine().words}
+    made = {**json.loads(report.read_text()), "machine": machine}
     report.write_text(json.dumps(made, indent=1) + "\n")
     return report
 
@@ -106,6 +106,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("engine", "peers"), help="leave the other part as it is")
     parser.add_argument("--compared", type=Path, help="a report of the kit, instead of running it")
     wanted = parser.parse_args()
+    machine = this_machine()
     if wanted.only != "peers":
         PAGE.write_text(measure_engine(PAGE.read_text(), date.today().isoformat()))
     if wanted.only == "engine":
@@ -115,7 +116,7 @@ def main() -> int:
         print("peers    skipped: PEERS_KIT and PEERS do not say where the kit and its servers are", file=sys.stderr)
         return 0
     if report is None and kit and peers:
-        report = compare(Path(kit).resolve(), Path(peers).resolve(), wanted.rounds)
+        report = compare(Path(kit).resolve(), Path(peers).resolve(), wanted.rounds, machine.words)
     assert report is not None
     PAGE.write_text(peers_tables(PAGE.read_text(), report))
     return 0
