@@ -5,12 +5,12 @@ float32 tensors on the CPU, row-major; what an operation computes stands in prog
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,9 @@ _STORED = {torch.float32: Stored.F32, torch.float16: Stored.F16, torch.bfloat16:
 _MAX_DIM = 256
 # Query heads of a KV head.
 MAX_GROUP = 64
+
+# Of functions in C: what each returns, and what it takes.
+Signatures = Mapping[str, tuple[Any, Sequence[Any]]]
 
 _Pointer, _Int, _Float, _Flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int32
 
@@ -275,12 +278,19 @@ def _path() -> Path | None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    return open_library(cast(Path, _path()))
+    return open_library(built())
+
+
+def built() -> Path:
+    """The library built of csrc. Raises ValueError where there is none."""
+    path = _path()
+    if path is None:
+        raise ValueError("The native kernels are not built: install Headrace anew where a C++20 compiler is found.")
+    return path
 
 
 def open_library(path: Path) -> ctypes.CDLL:
     """The C interface of a build of csrc."""
-    library = ctypes.CDLL(str(path))
     signatures = {
         "headrace_isa": (ctypes.c_char_p, ()),
         "headrace_refused": (ctypes.c_char_p, ()),
@@ -293,6 +303,12 @@ def open_library(path: Path) -> ctypes.CDLL:
         "headrace_run_timed": (None, (_Pointer, _Int, _Pointer, _Flag, _Pointer)),
         "headrace_read": (ctypes.c_uint64, (_Pointer, _Int, _Flag)),
     }
+    return typed(path, signatures)
+
+
+def typed(path: Path, signatures: Signatures) -> ctypes.CDLL:
+    """The library at `path`, of which the functions named are told what they return and take."""
+    library = ctypes.CDLL(str(path))
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headrace_kernels import native
+
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
@@ -55,13 +57,14 @@ def _stride(logits: Logits) -> int:
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(next(Path(__file__).parent.glob("_native*.so"))))
-    signatures = {
+    return open_library(native.built())
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """The C interface of a build of csrc."""
+    arguments = {
         "headrace_best": (_Pointer, _Int, _Int, _Int, _Pointer, _Pointer),
         "headrace_draw": (_Pointer, _Int, _Int, _Pointer, _Int, _Pointer),
         "headrace_standing": (_Pointer, _Int, _Int, _Int, _Pointer, _Pointer, _Pointer),
     }
-    for name, arguments in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = None, arguments
-    return library
+    return native.typed(path, {name: (None, taken) for name, taken in arguments.items()})
