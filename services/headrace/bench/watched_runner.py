@@ -19,22 +19,6 @@ from headrace.engine.torch_runner import Model, TorchRunner
 from headrace_kernels.native import Matrix, Program, Timings
 
 
-class TimedSampler(Sampler):
-    """Another sampler. seconds: that sampling took, of all steps."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-        self.rows = sampler.rows
-        self.seconds = 0.0
-
-    def sample(self, logits: Logits, draws: list[Draw]) -> list[Drawn | HeadraceError]:
-        began = time.perf_counter()
-        try:
-            return self._sampler.sample(logits, draws)
-        finally:
-            self.seconds += time.perf_counter() - began
-
-
 class TimedModel:
     """Any model. seconds: that it took, of all steps."""
 
@@ -61,14 +45,21 @@ class WatchedRunner(TorchRunner):
     def __init__(self, model: Model, pages: PageMemory, kv: PagedKv, sampler: Sampler) -> None:
         self.programs: tuple[Program, ...] = model.programs if isinstance(model, NativeDecoder) else ()
         self._torch = None if self.programs else TimedModel(model)
-        self._sampling = TimedSampler(sampler)
+        self._sampled_s = 0.0
         self._steps: list[StepWork] = []
-        super().__init__(self._torch or model, pages, kv, self._sampling)
+        super().__init__(self._torch or model, pages, kv, sampler)
 
     def run(self, spans: list[Span]) -> list[Drawn | HeadraceError]:
         work = tuple((span.start, span.count) for span in spans)
         self._steps.append(StepWork(work, sum(span.draw is not None for span in spans)))
         return super().run(spans)
+
+    def _sample(self, logits: Logits, draws: list[Draw]) -> list[Drawn | HeadraceError]:
+        began = time.perf_counter()
+        try:
+            return super()._sample(logits, draws)
+        finally:
+            self._sampled_s += time.perf_counter() - began
 
     @property
     def matrices(self) -> list[Matrix]:
@@ -83,7 +74,7 @@ class WatchedRunner(TorchRunner):
     @contextmanager
     def clocks(self) -> Iterator[dict[str, float]]:
         """Seconds by what they went to, filled in at the end. Within, native operations run one by one."""
-        timings, sampled = Timings(), self._sampling.seconds
+        timings, sampled = Timings(), self._sampled_s
         modelled = self._torch.seconds if self._torch else 0.0
         spent: dict[str, float] = {}
         for program in self.programs:
@@ -94,4 +85,4 @@ class WatchedRunner(TorchRunner):
             for program in self.programs:
                 program.timings = None
         spent |= {"torch": self._torch.seconds - modelled} if self._torch else timings.seconds
-        spent["sampling"] = self._sampling.seconds - sampled
+        spent["sampling"] = self._sampled_s - sampled
