@@ -11,6 +11,8 @@ the same alone, in any batch, under any width of the block table, in any chunk a
 
 # mypy: disallow-untyped-decorators=False, disallow-untyped-defs=False, disallow-incomplete-defs=False
 # ruff: noqa: PLR0917
+from dataclasses import dataclass
+
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
@@ -59,75 +61,106 @@ def mixed_attention(
     _check(queries, pages, table, first_row, positions, out)
     _require_power("tile_rows", tile_rows)
     _require_power("split_tokens", split_tokens)
-    rows, heads, dim = queries.shape
-    if rows == 0:
+    if not len(queries):
         return
-    kv_heads, block_tokens, sequences = pages.shape[1], pages.shape[3], table.shape[0]
-    group = heads // kv_heads
-    tile_rows = max(tile_rows, triton.next_power_of_2(group))
-    tile_queries = tile_rows // group
-    padded_dim = max(LEAST_SIDE, triton.next_power_of_2(dim))
-    splits = max(1, triton.cdiv(table.shape[1] * block_tokens, split_tokens))
-    in_parts = splits > 1 and rows * heads * splits * (dim + 2) * 4 <= scratch_bytes
-    shape = (rows, heads, splits) if in_parts else (0,)
-    sums = torch.empty((*shape, dim), dtype=torch.float32, device=queries.device)
-    norms = torch.empty((*shape, 2), dtype=torch.float32, device=queries.device)
+    batch = _Batch(queries, pages, table, first_row, positions, out)
+    launch = _Launch.of(batch, tile_rows, split_tokens, scratch_bytes, window)
+    sums, norms = _scratch(batch, launch)
+    _attend(batch, launch, sums, norms, scale, softcap)
+    if launch.in_parts:
+        _join(batch, launch, sums, norms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The tensors of one call, as it takes them."""
+
+    queries: Tensor
+    pages: Tensor
+    table: Tensor
+    first_row: Tensor
+    positions: Tensor
+    out: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """How the work is cut. tile_queries: queries of a tile, whose heads fill its `tile_rows`. splits: of the longest
+    context; in_parts: each has its program. padded_dim: a head's values, filled up to a power of two."""
+
+    tile_rows: int
+    tile_queries: int
+    padded_dim: int
+    split_tokens: int
+    splits: int
+    in_parts: bool
+    window: int
+
+    @staticmethod
+    def of(batch: _Batch, tile_rows: int, split_tokens: int, scratch_bytes: int, window: int) -> "_Launch":
+        rows, heads, dim = batch.queries.shape
+        kv_heads, block_tokens = batch.pages.shape[1], batch.pages.shape[3]
+        group = heads // kv_heads
+        tile_rows = max(tile_rows, triton.next_power_of_2(group))
+        splits = max(1, triton.cdiv(batch.table.shape[1] * block_tokens, split_tokens))
+        in_parts = splits > 1 and rows * heads * splits * (dim + 2) * 4 <= scratch_bytes
+        padded_dim = max(LEAST_SIDE, triton.next_power_of_2(dim))
+        return _Launch(tile_rows, tile_rows // group, padded_dim, split_tokens, splits, in_parts, window)
+
+
+def _scratch(batch: _Batch, launch: _Launch) -> tuple[Tensor, Tensor]:
+    """Of each part its sum and its norms, float32: [row, head, split, dim] and [row, head, split, 2]; else nothing."""
+    rows, heads, dim = batch.queries.shape
+    shape = (rows, heads, launch.splits) if launch.in_parts else (0,)
+    device = batch.queries.device
+    sums = torch.empty((*shape, dim), dtype=torch.float32, device=device)
+    return sums, torch.empty((*shape, 2), dtype=torch.float32, device=device)
+
+
+def _attend(batch: _Batch, launch: _Launch, sums: Tensor, norms: Tensor, scale: float, softcap: float) -> None:
+    queries, pages, table, out = batch.queries, batch.pages, batch.table, batch.out
+    rows, heads, dim = queries.shape
+    kv_heads, sequences = pages.shape[1], table.shape[0]
     # One tile more a sequence than its rows fill, and one for the padding: no length is known here.
-    tiles = triton.cdiv(rows, tile_queries) + sequences + 1
-    _attend_tile[(tiles, kv_heads, splits if in_parts else 1)](
-        queries,
-        pages,
-        table,
-        first_row,
-        positions,
-        sums,
-        norms,
-        out,
-        scale / softcap if softcap else scale * LOG2_E,
-        softcap * LOG2_E,
-        rows,
-        sequences,
-        splits,
-        queries.stride(0),
-        queries.stride(1),
-        table.stride(0),
-        out.stride(0),
-        out.stride(1),
+    tiles = triton.cdiv(rows, launch.tile_queries) + sequences + 1
+    scales = (scale / softcap if softcap else scale * LOG2_E, softcap * LOG2_E)
+    strides = (*queries.stride()[:2], table.stride(0), *out.stride()[:2])
+    _attend_tile[(tiles, kv_heads, launch.splits if launch.in_parts else 1)](
+        *(queries, pages, table, batch.first_row, batch.positions, sums, norms, out),
+        *scales,
+        *(rows, sequences, launch.splits),
+        *strides,
         KV_HEADS=kv_heads,
-        GROUP=group,
-        TILE_QUERIES=tile_queries,
-        TILE_ROWS=tile_rows,
+        GROUP=heads // kv_heads,
+        TILE_QUERIES=launch.tile_queries,
+        TILE_ROWS=launch.tile_rows,
         DIM=dim,
-        DIM_PADDED=padded_dim,
-        BLOCK=block_tokens,
-        SPLIT=split_tokens,
-        TILE=min(split_tokens, _tile_tokens(padded_dim, queries.element_size())),
-        WINDOW=window,
+        DIM_PADDED=launch.padded_dim,
+        BLOCK=pages.shape[3],
+        SPLIT=launch.split_tokens,
+        TILE=min(launch.split_tokens, _tile_tokens(launch.padded_dim, queries.element_size())),
+        WINDOW=launch.window,
         CAPPED=softcap > 0,
-        IN_PARTS=in_parts,
+        IN_PARTS=launch.in_parts,
         PRODUCT=product_type(_attend_tile, queries.dtype),
         enable_fp_fusion=FP_FUSION,
-        num_warps=4 if tile_rows <= DECODE_ROWS else 8,
+        num_warps=4 if launch.tile_rows <= DECODE_ROWS else 8,
         num_stages=2,
     )
-    if in_parts:
-        _join_parts[(rows, heads)](
-            sums,
-            norms,
-            first_row,
-            positions,
-            out,
-            sequences,
-            splits,
-            out.stride(0),
-            out.stride(1),
-            HEADS=heads,
-            DIM=dim,
-            DIM_PADDED=padded_dim,
-            SPLIT=split_tokens,
-            WINDOW=window,
-            enable_fp_fusion=FP_FUSION,
-        )
+
+
+def _join(batch: _Batch, launch: _Launch, sums: Tensor, norms: Tensor) -> None:
+    rows, heads, dim = batch.queries.shape
+    _join_parts[(rows, heads)](
+        *(sums, norms, batch.first_row, batch.positions, batch.out),
+        *(batch.table.shape[0], launch.splits, *batch.out.stride()[:2]),
+        HEADS=heads,
+        DIM=dim,
+        DIM_PADDED=launch.padded_dim,
+        SPLIT=launch.split_tokens,
+        WINDOW=launch.window,
+        enable_fp_fusion=FP_FUSION,
+    )
 
 
 def _tile_tokens(padded_dim: int, value_bytes: int) -> int:

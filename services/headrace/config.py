@@ -89,7 +89,7 @@ class EngineConfig(ProcessConfig):
     device: Literal["cpu", "cuda"] = Field("cpu", description="where weights, KV pages and steps are")
     enforce_eager: bool = Field(False, description="on a GPU: capture no decode step in a graph")
     quantization: Literal["gguf", "int8", "int4"] | None = Field(
-        None, description="gguf: keeps a GGUF's own bits; int8, int4: rounds weights as they are loaded"
+        None, description="gguf: keeps a GGUF's own bits; int8, int4: rounds weights; int4 keeps Q4_0 and Q4_1"
     )
     link: Literal["ucx", "tcp", "nccl"] = Field("ucx", description="how KV pages travel")
     ucx_tls: str = Field("tcp,self", description="UCX transports; shared memory is opt-in: tcp,posix,self")

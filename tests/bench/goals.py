@@ -32,9 +32,10 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """ours, theirs: medians of the rounds; None where there is no such figure. peer: whose `theirs` is.
+    """ours, theirs: medians of the rounds; None where a round brought no such figure. peer: whose `theirs` is.
 
-    ratio: how many times better ours is; None without a peer. spoiled: some of the requests failed or fell short.
+    ratio: how many times better ours is; None without a peer. spoiled: of one of the servers something failed or fell
+    short: some of its requests, or the server itself.
     """
 
     ours: float | None
@@ -54,7 +55,7 @@ def reach(goal: Goal, results: Results) -> Reached:
     ours = median(results.get(goal.server, ()), goal.workload, goal.metric)
     found = {peer: median(results.get(peer, ()), goal.workload, goal.metric) for peer in goal.against}
     figures = {peer: figure for peer, figure in found.items() if figure is not None}
-    spoiled = any(_spoiled(results.get(name, ()), goal.workload) for name in (goal.server, *figures))
+    spoiled = any(_spoiled(results.get(name, ()), goal.workload) for name in (goal.server, *goal.against))
     # Without one of them nobody knows whether it was the better one.
     if not figures or len(figures) < len(goal.against):
         return Reached(ours, spoiled=spoiled)
@@ -79,25 +80,29 @@ def goals_table(goals: Sequence[Goal], results: Results) -> str:
     for goal in goals:
         reached = reach(goal, results)
         peer = f"{_shown(reached.theirs)} ({reached.peer})" if reached.peer else "-"
-        verdict = {True: "yes", False: "**no**", None: "requests failed" if reached.spoiled else "not measured"}
+        verdict = {True: "yes", False: "**no**", None: "failed" if reached.spoiled else "not measured"}
         cells = goal.name, _shown(reached.ours), peer, _ratio(reached.ratio), _wanted(goal), verdict[met(goal, reached)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def median(rounds: Rounds, workload: str, path: str) -> float | None:
-    """Of one figure over the rounds, named by a dotted path."""
-    found = []
-    for node in rounds:
-        figure: Any = node.get("workloads", {}).get(workload) if workload else node
-        for key in path.split("."):
-            figure = figure.get(key) if isinstance(figure, Mapping) else None
-        found += [] if figure is None else [float(figure)]
-    return statistics.median(found) if found else None
+    """Of one figure over the rounds, named by a dotted path; None unless every round has it."""
+    found = [_figure(node, workload, path) for node in rounds]
+    figures = [figure for figure in found if figure is not None]
+    return statistics.median(figures) if figures and len(figures) == len(found) else None
+
+
+def _figure(node: Mapping[str, Any], workload: str, path: str) -> float | None:
+    figure: Any = node.get("workloads", {}).get(workload) if workload else node
+    for key in path.split("."):
+        figure = figure.get(key) if isinstance(figure, Mapping) else None
+    return None if figure is None else float(figure)
 
 
 def _spoiled(rounds: Rounds, workload: str) -> bool:
-    reports = [node.get("workloads", {}).get(workload, {}) for node in rounds] if workload else list(rounds)
+    """A round whose server did not live says so itself; what failed of a workload stands in that one's report."""
+    reports = [*rounds, *(node.get("workloads", {}).get(workload, {}) for node in rounds)]
     phases = [phase for report in reports for phase in (report, *(report.get(name, {}) for name in _PHASES))]
     return any(phase.get("failed") or phase.get("errors") or phase.get("short_outputs") for phase in phases)
 

@@ -8,8 +8,8 @@ needs two directories in the environment, and is skipped without them:
     PEERS_KIT  the kit: compare.py, load.py, peers.toml
     PEERS      the peers' environments, as the kit's setup made them
 
-Its report stays in build/performance, and --compared writes the tables out of one that is there already; the Markdown
-that the kit made of it stands beside it.
+Its report stays in build/performance, with the machine that it was made on, and --compared writes the tables out of one
+that is there already; the Markdown that the kit made of it stands beside it.
 """
 
 import argparse
@@ -82,8 +82,8 @@ def memory_table(table: str, day: str, machine: str) -> str:
     return f"Measured on {day}, on {machine}.\n\n{table}"
 
 
-def compare(kit: Path, peers: Path, rounds: int) -> Path:
-    """Runs the kit; its report. What a server did not survive is named in it."""
+def compare(kit: Path, peers: Path, rounds: int, machine: str) -> Path:
+    """Runs the kit; its report, which names the machine and what a server did not survive."""
     KEPT.mkdir(parents=True, exist_ok=True)
     report = KEPT / "compared.json"
     for old in (report, report.with_suffix(".md")):
@@ -97,13 +97,16 @@ def compare(kit: Path, peers: Path, rounds: int) -> Path:
     subprocess.run([*command, "--rounds", str(rounds), *outputs], check=False)
     if not report.exists() or not report.with_suffix(".md").exists():
         raise SystemExit("The kit brought no report; what it said stands above.")
+    made = {**json.loads(report.read_text()), "machine": machine}
+    report.write_text(json.dumps(made, indent=1) + "\n")
     return report
 
 
-def peers_tables(page: str, report: Path, machine: str) -> str:
+def peers_tables(page: str, report: Path) -> str:
     """The page with the kit's table and the goals out of its report."""
     found = json.loads(report.read_text())
     rounds = max(len(runs) for runs in found["results"].values())
+    machine = found.get("machine", "a machine that the report does not name")
     said = f"Measured on {found['date']}, medians of {rounds} rounds, on {machine}; load before"
     said += f" {found['load_average_before']:.1f}."
     table = report.with_suffix(".md").read_text()
@@ -130,9 +133,9 @@ def main() -> int:
         print("peers    skipped: PEERS_KIT and PEERS do not say where the kit and its servers are", file=sys.stderr)
         return 0
     if report is None and kit and peers:
-        report = compare(Path(kit).resolve(), Path(peers).resolve(), wanted.rounds)
+        report = compare(Path(kit).resolve(), Path(peers).resolve(), wanted.rounds, machine.words)
     assert report is not None
-    PAGE.write_text(peers_tables(PAGE.read_text(), report, machine.words))
+    PAGE.write_text(peers_tables(PAGE.read_text(), report))
     return 0
 
 

@@ -2,8 +2,9 @@
 
     PYTHONPATH=tests python tests/bench/sampler.py [REPEATS]
 
-Prints a table: the fewest milliseconds of CPU time on one thread for 1, 8 and 32 rows of a vocabulary of 49,152, and
-for 32 rows the ratio to numpy's argmax of the same logits in the same run. The logits spread like the small model's: 4
+Prints a table: the fewest milliseconds of CPU time on one thread for 1, 8 and 32 rows of a vocabulary of 49,152, with
+numpy's row kernels and, where they are built, with the native ones; and for 32 rows with the faster ones the ratio to
+numpy's argmax of the same logits in the same run. The logits spread like the small model's: 4
 around their mean, the best 23 above it.
 """
 
@@ -18,8 +19,11 @@ import torch
 from headrace.core.sampling import SamplingParams
 from headrace.core.vocabulary import Vocabulary
 from headrace.engine.history import TokenHistory
+from headrace.engine.native.sampling import NativeRows
+from headrace.engine.row_kernels import NumpyRows, RowKernels
 from headrace.engine.runner import Draw
 from headrace.engine.sample import Sampler
+from headrace_kernels import native
 
 SIZE = 49_152
 ROWS = (1, 8, 32)
@@ -88,9 +92,9 @@ def cpu_ms(step: Callable[[npt.NDArray[np.float32]], object], logits: npt.NDArra
     return min(took[2:]) * 1e3  # the first ones also make rules and counts
 
 
-def sampler_ms(rows: int, kind: tuple[SamplingParams, ...], repeats: int) -> float:
+def sampler_ms(rows: int, kind: tuple[SamplingParams, ...], kernels: RowKernels, repeats: int) -> float:
     """One step of sequences that each got a token since the last."""
-    sampler, draws = Sampler(Vocabulary(SIZE, frozenset({0, 2}))), draws_of(rows, kind)
+    sampler, draws = Sampler(Vocabulary(SIZE, frozenset({0, 2})), kernels), draws_of(rows, kind)
 
     def step(logits: npt.NDArray[np.float32]) -> None:
         for draw in draws:
@@ -103,12 +107,19 @@ def sampler_ms(rows: int, kind: tuple[SamplingParams, ...], repeats: int) -> flo
 def main(repeats: int) -> None:
     torch.set_num_threads(1)
     floor = {rows: cpu_ms(lambda logits: logits.argmax(axis=1), logits_of(rows), repeats) for rows in ROWS}
-    print("| sampling of | 1 row, ms | 8 rows, ms | 32 rows, ms | of argmax |")
-    print("|---|---|---|---|---|")
-    print("| argmax | " + " | ".join(f"{floor[rows]:.2f}" for rows in ROWS) + " | 1 |")
+    by: dict[str, RowKernels] = {"numpy": NumpyRows()}
+    if native.instruction_set() is not None:
+        by["native"] = NativeRows()
+    print(f"| ms of {', '.join(map(str, ROWS))} rows | {' | '.join(by)} | of argmax |")
+    print("|---" * (len(by) + 2) + "|")
+    print(f"| argmax | {shown(floor)} |" + " |" * (len(by) - 1) + " 1 |")
     for name, kind in KINDS.items():
-        took = {rows: sampler_ms(rows, kind, repeats) for rows in ROWS}
-        print(f"| {name} | " + " | ".join(f"{took[rows]:.2f}" for rows in ROWS) + f" | {took[32] / floor[32]:.1f} |")
+        took = [{rows: sampler_ms(rows, kind, kernels, repeats) for rows in ROWS} for kernels in by.values()]
+        print(f"| {name} | {' | '.join(map(shown, took))} | {min(one[32] for one in took) / floor[32]:.1f} |")
+
+
+def shown(took: dict[int, float]) -> str:
+    return ", ".join(f"{took[rows]:.2f}" for rows in ROWS)
 
 
 if __name__ == "__main__":

@@ -26,12 +26,13 @@ def test_files_are_small() -> None:
 
 
 def test_functions_are_small() -> None:
+    """Kernels that Triton compiles are one function each, whatever they do."""
     long = [
         f"{relative(path)}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
         for path in SOURCES
-        if not path.is_relative_to(ROOT / "kernels")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any("triton.jit" in ast.unparse(decorator) for decorator in node.decorator_list)
         and node.end_lineno is not None
         and node.end_lineno - node.lineno + 1 > FUNCTION_LIMIT
     ]

@@ -18,14 +18,14 @@ PHRASES = {
     "ARCHITECTURE.md": "one request, hop by hop, each hop with its file",
     "CONTRIBUTING.md": "house rules and how to work here",
     "LICENSE": "Apache-2.0",
-    "Makefile": "the commands: install up test check proto oracle bench",
+    "Makefile": "the commands; `make help` lists them",
     "README.md": "this page",
     "deploy": "configurations, dashboards, alert rules, and building images without an engine",
     "docker": "two images: control (no torch) and worker",
     "docker-compose.yml": "a cluster on one host: Redis, frontend, prefill and decode worker",
-    "docs": "decisions, log of experiments, pages for users",
+    "docs": "decisions, figures, log of experiments, pages for users",
     "helm": "the chart: frontend, worker pools, Redis",
-    "kernels": "kernels behind `headrace.engine.ops`",
+    "kernels": "what computes: C++ for CPUs, Triton for GPUs",
     "proto": "the wire, documented; generated code lands in services/headrace/rpc/v1",
     "pyproject.toml": "package, dependencies, tools",
     "services": "the processes",
@@ -72,7 +72,7 @@ def render() -> str:
             folder = parent
         if text:
             indent = "    " if parent else "  "
-            lines.append(f"{indent}{leaf:<{24 - len(indent)}}{text}")
+            lines.append(f"{indent}{leaf:<{25 - len(indent)}} {text}")
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

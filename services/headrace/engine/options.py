@@ -38,7 +38,7 @@ class EngineOptions:
     cpu_isa: instruction set of the native kernels, for all engines of the process; "auto": the best that works here.
     quantization: of the matrices of the native kernels: "gguf" keeps the bits of those that a GGUF file has in Q4_0,
     Q4_1 or Q8_0; "int8" (a scale each row) or "int4" (a scale and a minimum each 32 values) rounds all as they are
-    loaded; None brings them to `dtype`.
+    loaded, but int4 keeps what is in Q4_0 or Q4_1; None brings them to `dtype`.
     device: "cpu", or "cuda" for weights, pages and steps on the first GPU; there gpu_memory_utilization is a share of
     its memory. enforce_eager: no decode step is captured in a graph.
     """

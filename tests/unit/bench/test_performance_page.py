@@ -1,13 +1,25 @@
 """The writer of docs/performance.md: tables out of a benchmark's and the peers' reports, goals met and missed."""
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import bench.performance
 import pytest
 from bench.goals import Goal, Reached, goals_table, met, reach, read_goals
-from bench.performance import ENGINES, HERE, PAGE, engine_tables, memory_table, peers_tables, peers_toml, put
+from bench.performance import (
+    ENGINES,
+    HERE,
+    PAGE,
+    compare,
+    engine_tables,
+    memory_table,
+    peers_tables,
+    peers_toml,
+    put,
+)
 
 from headrace.bench.ceilings import Ceilings
 from headrace.bench.machine import Machine
@@ -76,7 +88,31 @@ def test_failed_requests_are_no_success(spoiled: dict[str, Any], whose: str) -> 
     wanted = goal(against=("fast",), times=0.1)
     results = {**RESULTS, whose: [*RESULTS[whose], report(1.0, 1.0, **spoiled)]}
     assert met(wanted, reach(wanted, results)) is None
-    assert "| requests failed |" in goals_table([wanted], results)
+    assert "| failed |" in goals_table([wanted], results)
+
+
+@pytest.mark.parametrize("died", [{"failed": "not ready after 60 s", "workloads": {}}, {"failed": "it exited"}])
+@pytest.mark.parametrize("whose", ["ours", "slow", "fast"])
+def test_a_server_that_died_in_one_round_is_no_success(died: dict[str, Any], whose: str) -> None:
+    """The rounds that it lived through do not speak for it."""
+    wanted = goal(against=("slow", "fast"), times=0.1)
+    start = Goal("start", "", "startup_s", "ours", most=3.0)
+    for place in (0, 1):
+        runs = [*RESULTS[whose][:place], died, *RESULTS[whose][place:]]
+        results = {**RESULTS, whose: runs}
+        assert met(wanted, reach(wanted, results)) is None
+        assert "| failed |" in goals_table([wanted], results)
+        if whose == "ours":
+            assert "| failed |" in goals_table([start], results)
+
+
+@pytest.mark.parametrize("whose", ["ours", "fast"])
+def test_a_figure_is_there_in_every_round_or_not_at_all(whose: str) -> None:
+    wanted = goal(against=("slow", "fast"), times=0.1)
+    for left_out in ({"workloads": {}}, {"workloads": {"one stream": {"tok_s": 1.0}}}):
+        results = {**RESULTS, whose: [*RESULTS[whose], left_out]}
+        assert met(wanted, reach(wanted, results)) is None
+        assert "| not measured |" in goals_table([wanted], results)
 
 
 def test_the_table_of_goals() -> None:
@@ -144,11 +180,35 @@ def test_the_page_has_a_place_for_every_table(tmp_path: Path) -> None:
     assert "Measured on 2026-11-30, on two cores.\n\n| a worker's peak |\n<!-- /memory -->" in page
     compared = tmp_path / "compared.json"
     results = {"headrace": [{"startup_s": 2.5, "workloads": {}}]}
-    compared.write_text(json.dumps({"date": "2026-11-30", "load_average_before": 0.25, "results": results}))
+    made = {"date": "2026-11-30", "load_average_before": 0.25, "results": results}
+    compared.write_text(json.dumps({**made, "machine": "two cores"}))
     compared.with_suffix(".md").write_text("| the kit's table |\n")
-    page = peers_tables(page, compared, "two cores")
+    page = peers_tables(page, compared)
     assert "Measured on 2026-11-30, medians of 1 rounds, on two cores; load before 0.2." in page
     assert "| the kit's table |" in page
     assert "| start to the first answer, seconds | 2.5 | - | - | ≤ 3 | yes |" in page
     assert page.count("| not measured |") == 13
     assert "the engine in int4" in page
+    compared.write_text(json.dumps(made))
+    assert "on a machine that the report does not name; load" in peers_tables(page, compared)
+
+
+COMPARE = """
+import sys
+from pathlib import Path
+
+Path(sys.argv[sys.argv.index("--json") + 1]).write_text('{"date": "2026-11-30"}')
+Path(sys.argv[sys.argv.index("--markdown") + 1]).write_text("a table")
+sys.exit("a server failed")
+"""
+
+
+def test_a_report_names_the_machine_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever machine writes the page of it later."""
+    monkeypatch.setattr(bench.performance, "KEPT", tmp_path / "kept")
+    (tmp_path / "compare.py").write_text(COMPARE)
+    (tmp_path / "peers.toml").write_text(KIT)
+    (tmp_path / "hf" / "bin").mkdir(parents=True)
+    (tmp_path / "hf" / "bin" / "python").symlink_to(sys.executable)
+    report = json.loads(compare(tmp_path, tmp_path, 1, "two cores").read_text())
+    assert report == {"date": "2026-11-30", "machine": "two cores"}
