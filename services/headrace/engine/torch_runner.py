@@ -85,10 +85,7 @@ class TorchRunner:
 
     def _draw(self, hidden: Tensor, draws: dict[int, Draw]) -> dict[int, Drawn | HeadraceError]:
         rows = list(draws)
-        return dict(zip(rows, self._sample(self._logits(hidden, rows), list(draws.values())), strict=True))
-
-    def _sample(self, logits: Logits, draws: list[Draw]) -> list[Drawn | HeadraceError]:
-        return self._sampler.sample(logits, draws)
+        return dict(zip(rows, self._sampler.sample(self._logits(hidden, rows), list(draws.values())), strict=True))
 
     def _scored(self, hidden: Tensor, first: int, span: Span, drawn: Drawn | HeadraceError) -> Drawn | HeadraceError:
         """`drawn` with the span's scores, if it asks for them. first: the span's first row of hidden."""
