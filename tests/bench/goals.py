@@ -79,9 +79,9 @@ def goals_table(goals: Sequence[Goal], results: Results) -> str:
     lines = ["| goal | Headrace | peer | times better | wanted | met |", "|---|---:|---:|---:|---:|---|"]
     for goal in goals:
         reached = reach(goal, results)
-        peer = f"{_shown(reached.theirs)} ({reached.peer})" if reached.peer else "-"
+        peer = f"{shown(reached.theirs)} ({reached.peer})" if reached.peer else "-"
         verdict = {True: "yes", False: "**no**", None: "failed" if reached.spoiled else "not measured"}
-        cells = goal.name, _shown(reached.ours), peer, _ratio(reached.ratio), _wanted(goal), verdict[met(goal, reached)]
+        cells = goal.name, shown(reached.ours), peer, _ratio(reached.ratio), _wanted(goal), verdict[met(goal, reached)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -117,5 +117,5 @@ def _ratio(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
-def _shown(figure: float | None) -> str:
+def shown(figure: float | None) -> str:
     return "-" if figure is None else f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}"

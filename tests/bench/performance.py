@@ -1,6 +1,6 @@
 """Writes the tables of docs/performance.md: the engine against the machine, a worker's memory, Headrace against peers.
 
-    python tests/bench/performance.py [--rounds N] [--only engine|memory|peers] [--compared REPORT.json]
+    python tests/bench/performance.py [--only engine|memory|peers] [--rounds N] [--servers NAME,...] [--more]
 
 Run by `make performance`, on a machine that does nothing else. Engine and memory take two minutes each. The peers' part
 needs two directories in the environment, and is skipped without them:
@@ -8,8 +8,7 @@ needs two directories in the environment, and is skipped without them:
     PEERS_KIT  the kit: compare.py, load.py, peers.toml
     PEERS      the peers' environments, as the kit's setup made them
 
-Its report stays in build/performance, with the machine that it was made on, and --compared writes the tables out of one
-that is there already; the Markdown that the kit made of it stands beside it.
+Its report stays in build/performance; --more adds rounds to it, of all servers or of some.
 """
 
 import argparse
@@ -20,8 +19,10 @@ import subprocess
 import sys
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from bench.goals import goals_table, read_goals
+from bench.peers import asked, compare, peers_table
 
 from headrace.bench.machine import this_machine
 from headrace.bench.report import Report, figures, from_json, head, shares
@@ -29,7 +30,8 @@ from headrace.bench.report import Report, figures, from_json, head, shares
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "performance.md"
-KEPT = ROOT / "build" / "performance"
+COMPARED = ROOT / "build" / "performance" / "compared.json"
+GOALS = read_goals(HERE / "goals.toml")
 ENGINES = {"bfloat16": ("--dtype", "bfloat16"), "int4": ("--quantization", "int4")}
 
 
@@ -48,15 +50,6 @@ def engine_tables(report: Report, day: str) -> str:
         marks = ["---", *("---:" for _ in header[1:])]
         lines += ["", *(f"| {' | '.join(cells)} |" for cells in (header, marks, *rows))]
     return "\n".join(lines)
-
-
-def peers_toml(kit: str, ours: str, headrace: str, cores: int) -> str:
-    """The kit's servers and workloads with our servers before them: ratios are about the first."""
-    first = re.search(r"^\[\[server\]\]", kit, re.MULTILINE)
-    if first is None:
-        raise SystemExit("The kit's peers.toml has no [[server]].")
-    own = ours.replace("{headrace}", headrace).replace("{cores}", str(cores))
-    return f"{kit[: first.start()]}{own}{kit[first.start() :]}"
 
 
 def measure_engine(page: str, day: str) -> str:
@@ -82,43 +75,28 @@ def memory_table(table: str, day: str, machine: str) -> str:
     return f"Measured on {day}, on {machine}.\n\n{table}"
 
 
-def compare(kit: Path, peers: Path, rounds: int, machine: str) -> Path:
-    """Runs the kit; its report, which names the machine and what a server did not survive."""
-    KEPT.mkdir(parents=True, exist_ok=True)
-    report = KEPT / "compared.json"
-    for old in (report, report.with_suffix(".md")):
-        old.unlink(missing_ok=True)
-    headrace, cores = Path(sys.executable).with_name("headrace"), len(os.sched_getaffinity(0))
-    ours = (HERE / "headrace.toml").read_text()
-    config = KEPT / "peers.toml"
-    config.write_text(peers_toml((kit / "peers.toml").read_text(), ours, str(headrace), cores))
-    command = [peers / "hf" / "bin" / "python", kit / "compare.py", "--peers", peers, "--config", config]
-    outputs = ["--json", report, "--markdown", report.with_suffix(".md")]
-    subprocess.run([*command, "--rounds", str(rounds), *outputs], check=False)
-    if not report.exists() or not report.with_suffix(".md").exists():
-        raise SystemExit("The kit brought no report; what it said stands above.")
-    made = {**json.loads(report.read_text()), "machine": machine}
-    report.write_text(json.dumps(made, indent=1) + "\n")
-    return report
+def measure_peers(kit: Path, peers: Path, servers: str, rounds: int, machine: str) -> None:
+    """Writes the page after each server, so that what was measured stays. servers: names between commas, or "" for all
+    that a goal asks for."""
+    wanted = {name: each for name, each in asked(GOALS).items() if not servers or name in servers.split(",")}
+    COMPARED.parent.mkdir(parents=True, exist_ok=True)
+    for report in compare(kit, peers, wanted, rounds, into=COMPARED, machine=machine):
+        PAGE.write_text(peers_tables(PAGE.read_text(), report, (kit / "peers.toml").read_text()))
 
 
-def peers_tables(page: str, report: Path) -> str:
-    """The page with the kit's table and the goals out of its report."""
-    found = json.loads(report.read_text())
-    rounds = max(len(runs) for runs in found["results"].values())
-    machine = found.get("machine", "a machine that the report does not name")
-    said = f"Measured on {found['date']}, medians of {rounds} rounds, on {machine}; load before"
-    said += f" {found['load_average_before']:.1f}."
-    table = report.with_suffix(".md").read_text()
-    page = put(page, "peers", f"{said} Ratios above 1: Headrace is ahead.\n\n{table}")
-    return put(page, "goals", goals_table(read_goals(HERE / "goals.toml"), found["results"]))
+def peers_tables(page: str, report: dict[str, Any], kit: str) -> str:
+    """The page with the peers' figures and the goals out of their report. kit: its peers.toml."""
+    said = f"Measured on {report['date']}, on {report['machine']}; load before {report['load_average_before']:.1f}."
+    page = put(page, "peers", f"{said}\n\n{peers_table(report, kit)}")
+    return put(page, "goals", goals_table(GOALS, report["results"]))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Writes the tables of docs/performance.md.")
     parser.add_argument("--rounds", type=int, default=3, help="of the peers' part; the tables have medians")
     parser.add_argument("--only", choices=("engine", "memory", "peers"), help="leave the other parts as they are")
-    parser.add_argument("--compared", type=Path, help="a report of the kit, instead of running it")
+    parser.add_argument("--servers", default="", help="of the peers' part: only these, names between commas")
+    parser.add_argument("--more", action="store_true", help="more rounds for the peers' last report, not a new one")
     wanted = parser.parse_args()
     machine = this_machine()
     today = date.today().isoformat()
@@ -128,14 +106,13 @@ def main() -> int:
         PAGE.write_text(measure_memory(PAGE.read_text(), today, machine.words))
     if wanted.only in {"engine", "memory"}:
         return 0
-    kit, peers, report = os.environ.get("PEERS_KIT"), os.environ.get("PEERS"), wanted.compared
-    if report is None and not (kit and peers):
+    kit, peers = os.environ.get("PEERS_KIT"), os.environ.get("PEERS")
+    if not kit or not peers:
         print("peers    skipped: PEERS_KIT and PEERS do not say where the kit and its servers are", file=sys.stderr)
         return 0
-    if report is None and kit and peers:
-        report = compare(Path(kit).resolve(), Path(peers).resolve(), wanted.rounds, machine.words)
-    assert report is not None
-    PAGE.write_text(peers_tables(PAGE.read_text(), report))
+    if not wanted.more:
+        COMPARED.unlink(missing_ok=True)
+    measure_peers(Path(kit).resolve(), Path(peers).resolve(), wanted.servers, wanted.rounds, machine.words)
     return 0
 
 

@@ -6,20 +6,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import bench.performance
 import pytest
 from bench.goals import Goal, Reached, goals_table, met, reach, read_goals
-from bench.performance import (
-    ENGINES,
-    HERE,
-    PAGE,
-    compare,
-    engine_tables,
-    memory_table,
-    peers_tables,
-    peers_toml,
-    put,
-)
+from bench.peers import asked, compare, config_for, peers_table
+from bench.performance import ENGINES, GOALS, HERE, PAGE, engine_tables, memory_table, peers_tables, put
 
 from headrace.bench.ceilings import Ceilings
 from headrace.bench.machine import Machine
@@ -30,8 +20,13 @@ pause_s = 5
 [[server]]
 name = "other"
 command = "{peers}/other"
+# A stream.
 [[workload]]
 name = "one stream"
+metrics = ["tpot_ms.p50", "tok_s"]
+[[workload]]
+name = "eight"
+metrics = ["tok_s"]
 """
 
 
@@ -134,16 +129,24 @@ def test_the_goals_that_are_kept_can_be_read() -> None:
         assert bool(each.against) == (each.times is not None)
 
 
-def test_our_servers_come_before_the_kits() -> None:
-    ours = '[[server]]\nname = "headrace"\ncommand = "{headrace} up"\nenv = { THREADS = "{cores}" }\n\n'
-    whole = tomllib.loads(peers_toml(KIT, ours, "/bin/headrace", 2))
+def test_a_server_is_asked_what_goals_want_of_it() -> None:
+    own = Goal("start", "", "startup_s", "ours", most=3.0)
+    eight = Goal("eight", "eight", "tok_s", "ours", against=("fast",), times=1.0)
+    every = [own, goal(against=("slow",), times=1.0), eight, eight]
+    assert asked(every) == {"ours": ("one stream", "eight"), "slow": ("one stream",), "fast": ("eight",)}
+    assert set(asked(GOALS)) >= {server for each in GOALS for server in (each.server, *each.against)}
+
+
+def test_our_servers_come_before_the_kits_and_workloads_are_chosen() -> None:
+    ours = '[[server]]\nname = "headrace"\ncommand = "headrace up"\n\n'
+    whole = tomllib.loads(config_for(KIT, ours, ["eight"]))
     assert [server["name"] for server in whole["server"]] == ["headrace", "other"]
-    assert whole["server"][0]["command"] == "/bin/headrace up"
-    assert whole["server"][0]["env"] == {"THREADS": "2"}
     assert whole["server"][1]["command"] == "{peers}/other"
-    assert (whole["pause_s"], whole["workload"]) == (5, [{"name": "one stream"}])
+    assert (whole["pause_s"], [each["name"] for each in whole["workload"]]) == (5, ["eight"])
+    both = tomllib.loads(config_for(KIT, ours, ["eight", "one stream"]))["workload"]
+    assert [each["name"] for each in both] == ["one stream", "eight"]
     with pytest.raises(SystemExit, match="has no"):
-        peers_toml("pause_s = 5\n", ours, "/bin/headrace", 2)
+        config_for("pause_s = 5\n", ours, ["eight"])
 
 
 def test_text_goes_between_its_markers_and_nowhere_else() -> None:
@@ -178,37 +181,70 @@ def test_the_page_has_a_place_for_every_table(tmp_path: Path) -> None:
         page = put(page, f"engine {name}", f"the engine in {name}")
     page = put(page, "memory", memory_table("| a worker's peak |\n", "2026-11-30", "two cores"))
     assert "Measured on 2026-11-30, on two cores.\n\n| a worker's peak |\n<!-- /memory -->" in page
-    compared = tmp_path / "compared.json"
-    results = {"headrace": [{"startup_s": 2.5, "workloads": {}}]}
-    made = {"date": "2026-11-30", "load_average_before": 0.25, "results": results}
-    compared.write_text(json.dumps({**made, "machine": "two cores"}))
-    compared.with_suffix(".md").write_text("| the kit's table |\n")
-    page = peers_tables(page, compared)
-    assert "Measured on 2026-11-30, medians of 1 rounds, on two cores; load before 0.2." in page
-    assert "| the kit's table |" in page
+    made = {"date": "2026-11-30", "load_average_before": 0.25, "machine": "two cores", "versions": {"headrace": "1"}}
+    page = peers_tables(page, {**made, "results": {"headrace": [{"startup_s": 2.5, "workloads": {}}]}}, KIT)
+    assert "Measured on 2026-11-30, on two cores; load before 0.2.\n\n- headrace: 1; 1 round\n" in page
+    assert "| (server) | startup_s | 2.5 |" in page
     assert "| start to the first answer, seconds | 2.5 | - | - | ≤ 3 | yes |" in page
     assert page.count("| not measured |") == 13
     assert "the engine in int4" in page
-    compared.write_text(json.dumps(made))
-    assert "on a machine that the report does not name; load" in peers_tables(page, compared)
 
 
+def test_the_peers_table_has_medians_of_each_servers_rounds() -> None:
+    whole = {"versions": {"ours": "1.0", "slow": "2"}, "results": {name: RESULTS[name] for name in ("ours", "slow")}}
+    assert peers_table(whole, KIT).splitlines() == [
+        "- ours: 1.0; 3 rounds",
+        "- slow: 2; 1 round",
+        "",
+        "| workload | metric | ours | slow |",
+        "|---|---|---:|---:|",
+        "| (server) | startup_s | 2 | 2 |",
+        "| one stream | tpot_ms.p50 | 9 | 30 |",
+        "| one stream | tok_s | 120 | 40 |",
+    ]
+
+
+# A kit that reports which workloads it was given.
 COMPARE = """
-import sys
+import json, sys, tomllib
 from pathlib import Path
 
-Path(sys.argv[sys.argv.index("--json") + 1]).write_text('{"date": "2026-11-30"}')
-Path(sys.argv[sys.argv.index("--markdown") + 1]).write_text("a table")
+of = {name: sys.argv[sys.argv.index(name) + 1] for name in ("--only", "--json", "--config")}
+names = [each["name"] for each in tomllib.loads(Path(of["--config"]).read_text())["workload"]]
+report = {"date": "2026-11-30", "versions": {of["--only"]: "1"}, "results": {of["--only"]: [{"asked": names}]}}
+Path(of["--json"]).write_text(json.dumps(report))
 sys.exit("a server failed")
 """
 
 
-def test_a_report_names_the_machine_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever machine writes the page of it later."""
-    monkeypatch.setattr(bench.performance, "KEPT", tmp_path / "kept")
-    (tmp_path / "compare.py").write_text(COMPARE)
-    (tmp_path / "peers.toml").write_text(KIT)
-    (tmp_path / "hf" / "bin").mkdir(parents=True)
-    (tmp_path / "hf" / "bin" / "python").symlink_to(sys.executable)
-    report = json.loads(compare(tmp_path, tmp_path, 1, "two cores").read_text())
-    assert report == {"date": "2026-11-30", "machine": "two cores"}
+def kit(directory: Path, compare: str) -> Path:
+    (directory / "compare.py").write_text(compare)
+    (directory / "peers.toml").write_text(KIT)
+    (directory / "hf" / "bin").mkdir(parents=True)
+    (directory / "hf" / "bin" / "python").symlink_to(sys.executable)
+    return directory
+
+
+def test_servers_are_measured_in_turn_and_rounds_are_added_to_a_report(tmp_path: Path) -> None:
+    """A report names the machine that began it, whatever machine goes on."""
+    place, into = kit(tmp_path, COMPARE), tmp_path / "compared.json"
+    wanted = {"headrace": ("one stream", "eight"), "other": ("eight",)}
+    seen = [{name: len(runs) for name, runs in each["results"].items()} for each in
+            compare(place, place, wanted, 2, into=into, machine="two cores")]  # fmt: skip
+    assert seen == [
+        {"headrace": 1},
+        {"headrace": 1, "other": 1},
+        {"headrace": 2, "other": 1},
+        {"headrace": 2, "other": 2},
+    ]
+    *_, last = compare(place, place, {"other": ("one stream",)}, 1, into=into, machine="four cores")
+    assert json.loads(into.read_text()) == last
+    assert last["machine"] == "two cores"
+    assert last["results"]["headrace"] == [{"asked": ["one stream", "eight"]}] * 2
+    assert last["results"]["other"] == [{"asked": ["eight"]}, {"asked": ["eight"]}, {"asked": ["one stream"]}]
+
+
+def test_a_kit_that_brings_nothing_is_said(tmp_path: Path) -> None:
+    place = kit(tmp_path, "raise SystemExit(3)")
+    with pytest.raises(SystemExit, match="no report of other"):
+        list(compare(place, place, {"other": ("eight",)}, 1, into=tmp_path / "compared.json", machine="two cores"))
