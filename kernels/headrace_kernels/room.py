@@ -1,7 +1,7 @@
 """Memory for matrices: one after the other in large pieces, which the system can map with large pages.
 
 A product reads each matrix once a step; with pages of 4 KiB the processor waits for their addresses. A piece is freed
-with the last matrix that stands in it.
+with the last matrix that stands in it, the newest not before another is begun.
 """
 
 from threading import Lock
@@ -22,10 +22,15 @@ class Room:
 
     def take(self, size: int) -> npt.NDArray[np.uint8]:
         """`size` bytes at a multiple of 64, of nobody else's. Their values are anything."""
+        if size > _PIECE_BYTES // 2:
+            return _aligned(np.empty(size + _ALIGNMENT, dtype=np.uint8))[:size]
         with self._lock:
-            start = -self._free.ctypes.data % _ALIGNMENT
-            if start + size > len(self._free):
-                self._free = np.empty(max(_PIECE_BYTES, size + _ALIGNMENT), dtype=np.uint8)
-                start = -self._free.ctypes.data % _ALIGNMENT
-            taken, self._free = self._free[start : start + size], self._free[start + size :]
+            free = _aligned(self._free)
+            if size > len(free):
+                free = _aligned(np.empty(_PIECE_BYTES, dtype=np.uint8))
+            taken, self._free = free[:size], free[size:]
             return taken
+
+
+def _aligned(memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    return memory[-memory.ctypes.data % _ALIGNMENT :]

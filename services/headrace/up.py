@@ -91,7 +91,8 @@ def process_specs(config: UpConfig, redis_url: str, directory: Path) -> list[Pro
             own = {"role": role, "name": name, "threads": threads, "host": configuration.LOOPBACK, "port": 0}
             worker = configuration.derive(WorkerConfig, config, **shared, **own, **_memory_share(config, total))
             # Child processes share the cores, however many they are.
-            bundle = Bundle(cpus=threads if config.placement == "ray" else 0)
+            gpus = 1 if config.device == "cuda" else 0
+            bundle = Bundle(threads, gpus) if config.placement == "ray" else Bundle(cpus=0)
             specs.append(worker_spec(worker, threads, directory, config.placement, bundle))
     frontend = configuration.derive(FrontendConfig, config, **shared)
     return [*specs, _frontend_spec(frontend, directory)]

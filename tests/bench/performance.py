@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.goals import goals_table, read_goals
+from bench.memory import MISSED
 from bench.peers import asked, compare, peers_table
 
 from headrace.bench.machine import this_machine
@@ -66,7 +67,7 @@ def measure_memory(page: str, day: str, machine: str) -> str:
     command = [sys.executable, HERE / "memory.py"]
     print("memory   tests/bench/memory.py", file=sys.stderr)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode not in {0, 1} or not done.stdout:
+    if done.returncode not in {0, MISSED} or not done.stdout:
         raise SystemExit("tests/bench/memory.py brought no table; what it said stands above.")
     return put(page, "memory", memory_table(done.stdout, day, machine))
 
@@ -110,6 +111,8 @@ def main() -> int:
     if not kit or not peers:
         print("peers    skipped: PEERS_KIT and PEERS do not say where the kit and its servers are", file=sys.stderr)
         return 0
+    if unknown := set(filter(None, wanted.servers.split(","))) - set(asked(GOALS)):
+        raise SystemExit(f"No goal asks for {', '.join(sorted(unknown))}: choose of {', '.join(asked(GOALS))}.")
     if not wanted.more:
         COMPARED.unlink(missing_ok=True)
     measure_peers(Path(kit).resolve(), Path(peers).resolve(), wanted.servers, wanted.rounds, machine.words)

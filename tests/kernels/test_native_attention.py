@@ -15,7 +15,7 @@ from headrace_kernels.native import Attend, Format, Rope
 pytestmark = MAY_BUILD
 
 FORMATS = {torch.float32: Format.F32, torch.bfloat16: Format.BF16}
-BLOCKS = 90
+BLOCKS = 240
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,11 @@ CASES = {
     "window and softcap": Case(((10, 100),), window=33, softcap=2.0),
     "large head": Case(((0, 20), (66, 1)), dim=256),
     "head of 80": Case(((0, 20), (66, 1)), dim=80),
-    "group wider than a piece": Case(((0, 5), (66, 1)), heads=40, kv_heads=1),
+    "the widest group": Case(((0, 5), (66, 1)), heads=64, kv_heads=1),
+    "many splits": Case(((900, 1), (700, 90)), dtype=torch.bfloat16),
+    "a window that leaves out splits": Case(((600, 1), (767, 1), (768, 1)), window=100),
+    "a sequence without rows": Case(((0, 3), (5, 0), (9, 1))),
+    "a last sequence without rows": Case(((0, 3), (9, 1), (5, 0))),
     **{f"group of {group}": Case(((0, 21), (66, 1)), heads=2 * group) for group in range(1, 9)},
 }
 
@@ -72,7 +76,7 @@ class Paged:
         torch.manual_seed(len(case.sequences) + case.dim)
         pages = torch.full((BLOCKS, case.kv_heads, 2, case.block_tokens, case.dim), math.nan, dtype=case.dtype)
         free = torch.randperm(BLOCKS).tolist()
-        table = torch.full((len(case.sequences), 20), -1, dtype=torch.int32)
+        table = torch.full((len(case.sequences), 60), -1, dtype=torch.int32)
         for row, (start, count) in enumerate(case.sequences):
             for token in range(start + count):
                 if token % case.block_tokens == 0:

@@ -143,7 +143,7 @@ def test_a_set_for_what_torch_computes_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_set_without_the_kernels_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_path", lambda: None)
+    monkeypatch.setattr(native, "built", lambda: None)
     with pytest.raises(StartupError, match=r"--cpu-isa asks for the native kernels, and they are not built"):
         start(tmp_path, cpu_isa="avx2")
     with pytest.raises(ValueError, match="cannot use avx2: they are not built"):

@@ -22,6 +22,7 @@ _NORM, _LINEAR, _ROPE, _ATTEND, _GATE = 1, 2, 3, 4, 5
 def probe(emulation: Callable[[], ctypes.CDLL]) -> ctypes.CDLL:
     library = emulation()
     library.probe_dot.restype, library.probe_dot.argtypes = ctypes.c_float, (ctypes.c_float, *[ctypes.c_uint32] * 2)
+    library.probe_agreement.argtypes = ctypes.c_int32, ctypes.c_int32, ctypes.c_int64
     library.probe_narrow.restype, library.probe_narrow.argtypes = ctypes.c_uint16, (ctypes.c_float,)
     return library
 
@@ -85,16 +86,20 @@ def test_nan_stays_nan_when_narrowed(probe: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "format"),
+    ("kind", "format", "rows"),
     [
-        *((_LINEAR, format) for format in Format),
-        *((kind, Format.F32) for kind in (_NORM, _GATE, _ROPE, _ATTEND)),
-        (_ATTEND, Format.BF16),
+        *((_LINEAR, format, rows) for format in Format for rows in (1, 2, 3, 19)),
+        *((kind, Format.F32, 19) for kind in (_NORM, _GATE)),
+        (_ROPE, Format.F32, 301),
+        *((_ATTEND, format, rows) for format in (Format.F32, Format.BF16) for rows in (1, 301)),
     ],
 )
-def test_a_set_that_computes_something_else_is_refused(kind: int, format: Format, probe: ctypes.CDLL) -> None:
-    assert probe.probe_agreement(kind, format) == 0
+def test_a_set_that_computes_something_else_is_refused(
+    kind: int, format: Format, rows: int, probe: ctypes.CDLL
+) -> None:
+    """Also where it does so for one row only, which other functions compute than many."""
+    assert probe.probe_agreement(kind, format, rows) == 0
 
 
 def test_a_set_that_computes_the_same_is_not_refused(probe: ctypes.CDLL) -> None:
-    assert probe.probe_agreement(-1, Format.F32) == 1
+    assert probe.probe_agreement(-1, Format.F32, 0) == 1

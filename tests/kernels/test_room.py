@@ -1,6 +1,7 @@
 """Memory that matrices share: nobody gets a byte of another's, and what nobody holds is given back."""
 
 import weakref
+from typing import Any
 
 from headrace_kernels.room import Room
 
@@ -14,24 +15,29 @@ def test_pieces_are_aligned_and_nobody_elses() -> None:
     assert all((part == number % 251).all() for number, part in enumerate(taken))
 
 
-def test_what_is_larger_than_a_piece_has_one_of_its_own() -> None:
+def owner(part: Any) -> Any:
+    while part.base is not None:
+        part = part.base
+    return part
+
+
+def test_what_is_large_has_a_piece_of_its_own_and_goes_with_it() -> None:
     room = Room()
-    small, large, after = room.take(64), room.take(80 << 20), room.take(64)
+    before, large, after = room.take(64), room.take(80 << 20), room.take(64)
     assert len(large) == 80 << 20
-    assert large.ctypes.data % 64 == 0
-    assert small.base is not large.base
-    assert after.ctypes.data % 64 == 0
+    assert large.ctypes.data % 64 == after.ctypes.data % 64 == 0
+    assert owner(before) is owner(after) is not owner(large)
+    gone = weakref.ref(owner(large))
+    del large
+    assert gone() is None
 
 
 def test_a_piece_goes_with_the_last_that_stands_in_it() -> None:
     room = Room()
-    first, second = room.take(40 << 20), room.take(8 << 20)
-    piece = first
-    while piece.base is not None:
-        piece = piece.base
-    gone = weakref.ref(piece)
-    del piece, first
+    first, second = room.take(30 << 20), room.take(30 << 20)
+    gone = weakref.ref(owner(first))
+    room.take(30 << 20)  # a new piece: the room lets go of the old one
+    del first
     assert gone() is not None
-    room.take(70 << 20)  # a new piece: the room lets go of the old one
     del second
     assert gone() is None

@@ -23,7 +23,7 @@ static void reset(float* states, int64_t rows, int64_t dim) {
 // What scores are held against: their largest, or 0 where there is none yet, so that e^-inf comes out as 0.
 static inline vf basis(vf most) { return select(most == -__builtin_inff(), vf{}, most); }
 
-// into += from. A state that saw nothing changes no bit.
+// into += from. A state that saw nothing changes no number.
 static __attribute__((noinline)) void merge(float* into, const float* from, int64_t rows, int64_t dim) {
     for (; rows; --rows, into += state_size(dim), from += state_size(dim)) {
         const vf most = larger(load(into), load(from)), base = basis(most);

@@ -22,7 +22,7 @@ struct Cut {
 
     Cut(const Attend& op, const Step& step, int64_t sequence) {
         const int64_t group = op.heads / op.kv_heads, rows = step.seq_rows[sequence];
-        const int64_t position = step.positions[step.first_row[sequence]];
+        const int64_t position = rows ? step.positions[step.first_row[sequence]] : 0;
         size = group < QUERY_ROWS ? QUERY_ROWS / group : 1;
         groups = (rows + size - 1) / size;
         first_split = first_seen(op, position) / SPLIT;

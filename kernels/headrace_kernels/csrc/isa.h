@@ -117,13 +117,12 @@ static void run_op(const Op& op, const Step& step, int rank, Shared& shared, int
 }
 
 static void run(const Op* ops, int64_t count, const Step& step, Team& team) {
-    // Runs take turns, so one such room is enough.
-    static std::vector<float> states;
+    int64_t most = 0;
     for (int64_t i = 0; i < count; ++i) {
         const int64_t floats = ops[i].kind == ATTEND ? split_floats(ops[i].attend, step) : 0;
-        if (floats > (int64_t)states.size()) states.resize(floats);
+        if (floats > most) most = floats;
     }
-    Shared shared = {team, {}, states.data()};
+    Shared shared = {team, {}, team.room(most)};
     team.run([&](int rank) {
         static thread_local Workspace room;
         int turn = 0;

@@ -26,7 +26,12 @@ Team& team_of(int32_t threads) {
 
 const char* headrace_isa() { return isa ? isa->name : nullptr; }
 
-const char* headrace_refused() { return refused.c_str(); }
+const char* headrace_refused() {
+    static thread_local std::string said;
+    const std::lock_guard<std::mutex> turn(turns);
+    said = refused;
+    return said.c_str();
+}
 
 int32_t headrace_choose(const char* key) {
     const std::lock_guard<std::mutex> turn(turns);

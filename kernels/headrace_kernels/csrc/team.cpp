@@ -51,6 +51,11 @@ void Team::barrier() {
     }
 }
 
+float* Team::room(int64_t count) {
+    if (count > (int64_t)room_.size()) room_ = std::vector<float>(count);
+    return room_.data();
+}
+
 void Team::serve(int rank) {
     for (uint32_t round = 0;; ++round) {
         wait_change(started_, round);

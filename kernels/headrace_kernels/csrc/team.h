@@ -17,6 +17,8 @@ public:
     void run(const std::function<void(int)>& work);
     // Within `work`: waits for every other thread of the team.
     void barrier();
+    // `count` floats that outlive a run, of what values whatever; the same until more are asked for. Not within `work`.
+    float* room(int64_t count);
 
 private:
     void serve(int rank);
@@ -28,4 +30,5 @@ private:
     std::atomic<uint32_t> passed_{0};
     std::atomic<bool> closing_{false};
     std::vector<std::thread> threads_;
+    std::vector<float> room_;
 };

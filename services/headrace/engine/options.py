@@ -114,9 +114,14 @@ class EngineOptions:
         _require_one_of("device", self.device, DEVICES)
         _require(
             self.device == "cpu"
-            or (self.kernels != "native" and self.quantization is None and self.tensor_parallel_size == 1),
+            or (self.kernels != "native" and not self.native_only and self.tensor_parallel_size == 1),
             "On a GPU there are neither native kernels nor quantization nor several ranks.",
-            "Leave out --device, or --kernels, --quantization and --tensor-parallel-size.",
+            "Leave out --device, or --kernels, --cpu-isa, --quantization and --tensor-parallel-size.",
+        )
+        _require(
+            self.device == "cuda" or not self.enforce_eager,
+            "enforce_eager is about decode steps on a GPU, and the device is the CPU.",
+            "Leave out --enforce-eager.",
         )
 
     @property

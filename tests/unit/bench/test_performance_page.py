@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import performance
 from bench.goals import Goal, Reached, goals_table, met, reach, read_goals
 from bench.peers import asked, compare, config_for, peers_table
 from bench.performance import ENGINES, GOALS, HERE, PAGE, engine_tables, memory_table, peers_tables, put
@@ -248,3 +249,17 @@ def test_a_kit_that_brings_nothing_is_said(tmp_path: Path) -> None:
     place = kit(tmp_path, "raise SystemExit(3)")
     with pytest.raises(SystemExit, match="no report of other"):
         list(compare(place, place, {"other": ("eight",)}, 1, into=tmp_path / "compared.json", machine="two cores"))
+
+
+def test_a_server_that_no_goal_asks_for_is_refused_before_anything_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "compared.json"
+    kept.write_text("{}")
+    monkeypatch.setattr(performance, "COMPARED", kept)
+    monkeypatch.setenv("PEERS_KIT", str(tmp_path))
+    monkeypatch.setenv("PEERS", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["performance.py", "--only", "peers", "--servers", "vllm_cpu,headrace"])
+    with pytest.raises(SystemExit, match=r"No goal asks for vllm_cpu: choose of headrace, "):
+        performance.main()
+    assert kept.read_text() == "{}"

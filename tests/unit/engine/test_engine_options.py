@@ -61,6 +61,8 @@ def test_the_arithmetic_is_told() -> None:
         ({"block_size": 0}, "no multiple of 16"),
         ({"kv_cache_memory_bytes": MIB, "gpu_memory_utilization": 0.5}, "Give one of them"),
         ({"cpu_isa": "neon"}, "cpu_isa 'neon' is unknown. Choose auto, avx2, avx512, avx512bf16"),
+        ({"cpu_isa": "avx2", "device": "cuda"}, "On a GPU there are neither native kernels .* --cpu-isa"),
+        ({"enforce_eager": True}, "enforce_eager is about .* a GPU.* Leave out --enforce-eager"),
         ({"cpu_isa": "avx2", "kernels": "torch"}, "cpu_isa needs the native kernels, .* Leave out --cpu-isa"),
         ({"cpu_isa": "avx2", "tensor_parallel_size": 2}, "cpu_isa needs the native kernels, .* Leave out --cpu-isa"),
         ({"gpu_memory_utilization": 0.0}, "above 0"),
