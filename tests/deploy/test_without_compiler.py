@@ -28,8 +28,7 @@ SLICE = (
 )
 # Whole files that say nothing without the kernels.
 ONLY_NATIVE = {
-    *("test_native_attention", "test_native_emulated", "test_native_timings"),
-    *("test_native_architectures", "test_row_kernels"),
+    *("test_native_attention", "test_native_emulated", "test_native_timings", "test_native_architectures"),
 }
 REASON = "The native kernels are not built here."
 QUESTION = "from headrace_kernels import native; print(native.__file__, native.instruction_set(), [native.refused()])"
