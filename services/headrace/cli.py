@@ -75,12 +75,14 @@ def _dispatch(command: str, arguments: list[str]) -> int:
 def _imported(module: str) -> ModuleType:
     """What modules make stays: looking for garbage among it takes a quarter of the time that imports take, and time
     again, in the midst of requests, whenever all is looked through."""
+    collected = gc.isenabled()
     gc.disable()
     try:
         return importlib.import_module(module)
     finally:
         gc.freeze()
-        gc.enable()
+        if collected:
+            gc.enable()
 
 
 async def _wait(result: Awaitable[int | None]) -> int | None:

@@ -4,9 +4,8 @@ import pytest
 import torch
 from fixtures.engine_driver import copy_pages, generate, make_job
 from fixtures.references import NEAR_TIE, Reference, assert_agree, load_references
-from make_reference import CACHE, MODEL, load_transformers
+from make_reference import load_transformers
 
-from headrace.core.errors import StartupError
 from headrace.core.generation import ChatPrompt, Message, TextPrompt
 from headrace.core.jobs import Job, JobKey, JobKind
 from headrace.core.vocabulary import Vocabulary
@@ -14,7 +13,6 @@ from headrace.engine.build import build_engine
 from headrace.engine.engine import Engine, Progress
 from headrace.engine.options import EngineOptions
 from headrace.modelfiles.files import ModelFiles
-from headrace.modelfiles.resolve import resolve
 from headrace.text.model import TextModel
 
 BATCH = 8
@@ -23,14 +21,6 @@ REFERENCES = load_references()
 
 # A deadline of five times what a quiet machine takes.
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def files() -> ModelFiles:
-    try:
-        return resolve(MODEL, CACHE)
-    except StartupError as error:
-        pytest.skip(f"the model cannot be had: {error}")
 
 
 @pytest.fixture(scope="module")

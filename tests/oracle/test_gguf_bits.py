@@ -13,24 +13,13 @@ import torch
 from fixtures.paged_model import BLOCKS as POOL
 from fixtures.paged_model import PagedModel
 from fixtures.references import load_references
-from make_reference import CACHE, MODEL
 from torch import Tensor
 
-from headrace.core.errors import StartupError
 from headrace.engine.runner import Span
 from headrace.modelfiles.files import ModelFiles
-from headrace.modelfiles.resolve import resolve
 from headrace_kernels import native, reference
 
 pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels are not built here.")
-
-
-@pytest.fixture(scope="module")
-def files() -> ModelFiles:
-    try:
-        return resolve(MODEL, CACHE)
-    except StartupError as error:
-        pytest.skip(f"the model cannot be had: {error}")
 
 
 def _span() -> Span:
