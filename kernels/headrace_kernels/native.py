@@ -1,7 +1,7 @@
 """The native CPU kernels: a forward pass as a program of operations that C++ runs in one call.
 
 Owns the C interface (csrc/program.h), matrices packed for it, and the lifetime of what a program points to. Buffers are
-float32 tensors on the CPU, row-major; what an operation computes stands in program.h.
+float32, row-major; what an operation computes stands in program.h.
 """
 
 import ctypes
@@ -13,11 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from headrace_kernels.library import built, opened
-from headrace_kernels.room import Room
+from headrace_kernels.room import ALIGNMENT, Room, aligned
 
 
 class Format(IntEnum):
@@ -49,7 +47,6 @@ class Activation(IntEnum):
     GELU_TANH = 1
 
 
-_STORED = {torch.float32: Stored.F32, torch.float16: Stored.F16, torch.bfloat16: Stored.BF16}
 _MAX_DIM = 256
 # What came of a choice; see headrace_choose in program.h.
 _OBSTACLES = {
@@ -134,7 +131,7 @@ class _Op(ctypes.Structure):
 
 
 class Step(ctypes.Structure):
-    """What one run works on; see program.h. Keep the tensors alive whose addresses it holds."""
+    """What one run works on; see program.h. Keep the arrays alive whose addresses it holds."""
 
     _fields_ = (
         *(
@@ -171,15 +168,6 @@ class Packed:
             raise ValueError(f"A matrix with rows of {inner} values cannot be packed as {format.name}.")
         self._memory = _ROOM.take(size)
         self.address = self._memory.ctypes.data
-
-    @staticmethod
-    def of(weights: Tensor, format: Format, threads: int = 1) -> "Packed":
-        """Rounds where the format asks for it."""
-        rows = weights.contiguous()
-        step = rows.shape[1] * rows.element_size()
-        stored = np.full(len(rows), _STORED[rows.dtype], dtype=np.int32)
-        addresses = np.arange(len(rows), dtype=np.int64) * step + rows.data_ptr()
-        return Packed.of_rows(addresses, stored, rows.shape[1], format, threads)
 
     @staticmethod
     def of_rows(
@@ -244,15 +232,15 @@ class Program:
         return found
 
 
-def scratch(format: Format, rows: int, inner: int) -> Tensor | None:
+def scratch(format: Format, rows: int, inner: int) -> npt.NDArray[np.uint8] | None:
     """Room for a Linear or Head of so many rows, None where it wants none."""
-    size = _library().headrace_scratch(format, rows, inner)
-    return torch.empty(size, dtype=torch.uint8) if size else None
+    size = int(_library().headrace_scratch(format, rows, inner))
+    return aligned(np.empty(size + ALIGNMENT, dtype=np.uint8))[:size] if size else None
 
 
-def read(memory: Tensor, threads: int) -> int:
-    """Sum, modulo 2**64, of the 64-bit words of a contiguous tensor: reads it once, and does little else."""
-    return int(_library().headrace_read(memory.data_ptr(), memory.nbytes, threads))
+def read(memory: npt.NDArray[np.int64], threads: int) -> int:
+    """Sum, modulo 2**64, of the 64-bit words of contiguous memory: reads it once, and does little else."""
+    return int(_library().headrace_read(memory.ctypes.data, memory.nbytes, threads))
 
 
 def instruction_set() -> str | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 # numpy asks for large pages from 4 MiB on (NUMPY_MADVISE_HUGEPAGE). What is never written takes no memory.
 _PIECE_BYTES = 64 << 20
 # Of a cache line, which is also the widest vector.
-_ALIGNMENT = 64
+ALIGNMENT = 64
 
 
 class Room:
@@ -23,14 +23,15 @@ class Room:
     def take(self, size: int) -> npt.NDArray[np.uint8]:
         """`size` bytes at a multiple of 64, of nobody else's. Their values are anything."""
         if size > _PIECE_BYTES // 2:
-            return _aligned(np.empty(size + _ALIGNMENT, dtype=np.uint8))[:size]
+            return aligned(np.empty(size + ALIGNMENT, dtype=np.uint8))[:size]
         with self._lock:
-            free = _aligned(self._free)
+            free = aligned(self._free)
             if size > len(free):
-                free = _aligned(np.empty(_PIECE_BYTES, dtype=np.uint8))
+                free = aligned(np.empty(_PIECE_BYTES, dtype=np.uint8))
             taken, self._free = free[:size], free[size:]
             return taken
 
 
-def _aligned(memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    return memory[-memory.ctypes.data % _ALIGNMENT :]
+def aligned(memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The part of `memory` that begins at a multiple of ALIGNMENT."""
+    return memory[-memory.ctypes.data % ALIGNMENT :]

@@ -14,11 +14,11 @@ from torch import Tensor
 from headrace.core.blocks import blocks_for
 from headrace.core.layout import KvLayout
 from headrace.engine.batch import make_batch
-from headrace.engine.build import load_model
 from headrace.engine.captured_decode import CapturedDecode, Graph
 from headrace.engine.ops import PagedKv
 from headrace.engine.runner import Span
-from headrace.engine.torch_runner import Model
+from headrace.engine.torch_build import load_model
+from headrace.engine.torch_model import TensorModel
 from headrace.modelfiles.files import ModelFiles
 
 HEAD = "| model | streams | context | eager ms | captured ms | eager / captured |\n|---|---|---|---|---|---|"
@@ -60,7 +60,7 @@ def decode_steps(
         yield DecodeStep(files.name, count, context, _step(decoder, kv, spans), _step(captured, kv, spans))
 
 
-def _step(model: Model, kv: PagedKv, spans: list[Span]) -> Callable[[], Tensor]:
+def _step(model: TensorModel, kv: PagedKv, spans: list[Span]) -> Callable[[], Tensor]:
     def run() -> Tensor:
         with torch.inference_mode():
             batch = make_batch(spans, kv.layout, device=kv.device)

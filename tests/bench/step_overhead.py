@@ -11,29 +11,27 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-import torch
+import numpy as np
 from fixtures.engine_driver import make_job
-from torch import Tensor
 
 from headrace.core.layout import KvLayout
 from headrace.core.vocabulary import Vocabulary
-from headrace.engine import torch_runner
 from headrace.engine.build import build_engine
 from headrace.engine.engine import EngineInfo, StepOutput
+from headrace.engine.logit_row import Logits
+from headrace.engine.model_runner import ModelRunner
 from headrace.engine.native import decoder
 from headrace.engine.native.compile import Compiled
 from headrace.engine.native.decoder import NativeDecoder
-from headrace.engine.ops import PagedKv
 from headrace.engine.options import EngineOptions
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.replica import Replica
 from headrace.engine.sample import Sampler
 from headrace.engine.schedule import Schedule
-from headrace.engine.torch_runner import TorchRunner
 from headrace.modelfiles.resolve import resolve
 from headrace.rpc.codec.attach import encode_report
 from headrace.worker.outbox import Outbox
@@ -45,10 +43,9 @@ NAMES = {
     "kernels": (Program, "run"),
     "schedule": (Schedule, "plan"),
     "spans": (Replica, "_span"),
-    "batch": (torch_runner, "make_batch"),
     "arrays for the kernels": (decoder, "step_arrays"),
     "sampler": (Sampler, "sample"),
-    "runner": (TorchRunner, "run"),
+    "runner": (ModelRunner, "run"),
     "what came of the spans": (Replica, "_came"),
     "load and KV use": (Replica, "_load"),
     "rest": (Replica, "step"),
@@ -67,12 +64,12 @@ class FixedLogits(NativeDecoder):
 
     def __init__(self) -> None:
         idle = cast(Program, Idle())
-        states = torch.zeros(BUDGET, 8)
-        super().__init__(Compiled(idle, idle, states, states.clone(), VOCABULARY), LAYOUT.block_tokens, 1)
-        self._fixed = torch.randn(STREAMS, VOCABULARY, generator=torch.Generator().manual_seed(0))
+        states = np.zeros((BUDGET, 8), dtype=np.float32)
+        super().__init__(Compiled(idle, idle, states, VOCABULARY), LAYOUT.block_tokens, 1)
+        self._fixed = np.random.default_rng(0).standard_normal((STREAMS, VOCABULARY)).astype(np.float32)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self._fixed[: len(hidden)]
+    def logits(self, rows: Sequence[int]) -> Logits:
+        return self._fixed[: len(rows)]
 
 
 class Parts:
@@ -102,9 +99,8 @@ class Parts:
 
 def fixed_engine() -> Replica:
     pages = PageMemory(LAYOUT, STREAMS * 64)
-    kv = PagedKv(torch.from_numpy(pages.bytes), LAYOUT, torch.float32)
     vocabulary = Vocabulary(VOCABULARY, frozenset())
-    runner = TorchRunner(FixedLogits(), pages, kv, Sampler(vocabulary))
+    runner = ModelRunner(FixedLogits(), pages, Sampler(vocabulary))
     info = EngineInfo(b"", LAYOUT, STREAMS * 64, 1024, STREAMS)
     return Replica(info, vocabulary, runner, token_budget=BUDGET, prefix_caching=True)
 
@@ -179,7 +175,6 @@ def main(steps: int) -> int:
     for make in (fixed_engine, real_engine):
         engine = make()
         start(engine)
-        torch.set_num_threads(1)
         whole = statistics.median(whole_steps(engine, steps))
         parts = parts_of(engine, steps)
         reported = report_ms(engine, steps)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from headrace.core.errors import InternalError
 from headrace.engine.batch import make_batch
-from headrace.engine.captured_decode import CapturedDecode, can_be_captured, capture_sizes
-from headrace.engine.models.decoder import Decoder
+from headrace.engine.captured_decode import CapturedDecode, capture_sizes
 from headrace.engine.models.experts import Mixture
 from headrace.engine.runner import Span
 from headrace.engine.static_step import StepBuffers
+from headrace.engine.torch_decoder import TorchDecoder
 from headrace.modelfiles.files import ModelConfig
 
 GEMMA = replace(
@@ -56,13 +56,13 @@ class Twins:
     def step(self, spans: list[Span]) -> None:
         """Both run it, and agree to the bit."""
         self.captured.buffers.table.fill_(POISON)
-        outcomes = (self._run(self.eager.model, self.eager, spans), self._run(self.captured, self.kept, spans))
+        outcomes = (self._run(self.eager.decoder, self.eager, spans), self._run(self.captured, self.kept, spans))
         for eager, captured in zip(*outcomes, strict=True):
             assert torch.equal(captured, eager)
             assert eager.isfinite().all()
         assert torch.equal(_bits(self.kept), _bits(self.eager))
 
-    def _run(self, model: Decoder | CapturedDecode, paged: PagedModel, spans: list[Span]) -> tuple[Tensor, Tensor]:
+    def _run(self, model: TorchDecoder | CapturedDecode, paged: PagedModel, spans: list[Span]) -> tuple[Tensor, Tensor]:
         batch = make_batch(spans, paged.layout)
         with torch.inference_mode():
             hidden = model.forward(batch, paged.kv)
@@ -92,9 +92,7 @@ def _twins(directory: Path, config: ModelConfig, most: int = MOST) -> Twins:
             place = eager.kv.pages[:, _blocks(sequence)[position // 16], :, :, position % 16]
             place.copy_(torch.randn(place.shape, generator=noise))
     kept.kv.pages.copy_(eager.kv.pages)
-    model = kept.model
-    assert isinstance(model, Decoder)
-    captured = CapturedDecode(model, kept.kv, sequences=most, context=CONTEXT, make_graph=make_graph)
+    captured = CapturedDecode(kept.decoder, kept.kv, sequences=most, context=CONTEXT, make_graph=make_graph)
     assert torch.equal(_bits(kept), _bits(eager)), "a capture writes nothing"
     return Twins(eager, kept, captured, graphs)
 
@@ -163,11 +161,9 @@ def test_a_static_step_has_no_contexts_and_a_graph_no_eyes() -> None:
         step.ids.sum().item()
 
 
-def test_a_mixture_of_experts_is_not_captured(tmp_path: Path) -> None:
-    dense = PagedModel(tiny_files(tmp_path)).model
-    assert isinstance(dense, Decoder)
-    assert can_be_captured(dense)
-    router, activation = torch.zeros(2, 64), "silu"
-    mixture = Mixture(router, (), 1, False, activation, dense.layers[0].attention.parallel)
-    layers = (dense.layers[0], replace(dense.layers[1], feed_forward=mixture))
-    assert not can_be_captured(replace(dense, layers=layers))
+def test_a_mixture_of_experts_is_known(tmp_path: Path) -> None:
+    dense = PagedModel(tiny_files(tmp_path)).decoder
+    assert not dense.has_experts
+    mixture = Mixture(torch.zeros(2, 64), (), 1, False, "silu")
+    layers = (dense.parts.layers[0], replace(dense.parts.layers[1], feed_forward=mixture))
+    assert replace(dense, parts=replace(dense.parts, layers=layers)).has_experts

@@ -11,14 +11,15 @@ from fixtures.tiny_model import CONFIG, VOCABULARY, tiny_files
 from torch import Tensor
 
 from headrace.engine.batch import make_batch
-from headrace.engine.build import build_engine, load_model
+from headrace.engine.build import build_engine
 from headrace.engine.captured_decode import CapturedDecode
 from headrace.engine.cuda_graph import CudaGraphs
-from headrace.engine.models.decoder import Decoder
 from headrace.engine.ops import PagedKv
 from headrace.engine.options import EngineOptions
 from headrace.engine.runner import Span
-from headrace.engine.torch_runner import Model
+from headrace.engine.torch_build import load_model
+from headrace.engine.torch_decoder import TorchDecoder
+from headrace.engine.torch_model import TensorModel
 from headrace.modelfiles.files import ModelConfig
 
 GEMMA = replace(
@@ -42,7 +43,7 @@ def cuda(device: torch.device) -> torch.device:
     return device
 
 
-def _model(directory: Path, config: ModelConfig, device: torch.device) -> tuple[Decoder, PagedKv]:
+def _model(directory: Path, config: ModelConfig, device: torch.device) -> tuple[TorchDecoder, PagedKv]:
     layout = kv_layout(config)
     memory = torch.zeros((layout.layers, BLOCKS, layout.page_bytes), dtype=torch.uint8, device=device)
     decoder = load_model(tiny_files(directory, config), torch.float32, 384, device=device)
@@ -54,7 +55,7 @@ def _decoding(at: int, count: int = 8) -> tuple[Span, ...]:
     return tuple(Span(TOKENS[index:], at, 1, [3 * index, 3 * index + 1, 3 * index + 2], None) for index in range(count))
 
 
-def _logits(model: Model, kv: PagedKv, *spans: Span) -> Tensor:
+def _logits(model: TensorModel, kv: PagedKv, *spans: Span) -> Tensor:
     batch = make_batch(list(spans), kv.layout, device=kv.device)
     with torch.inference_mode():
         return model.logits(model.forward(batch, kv))[: batch.tokens].cpu()

@@ -23,7 +23,8 @@ from headrace.core.errors import StartupError
 from headrace.engine.build import build_engine
 from headrace.engine.options import CPU_ISAS, EngineOptions
 from headrace_kernels import native
-from headrace_kernels.native import Format, Packed
+from headrace_kernels.native import Format
+from headrace_kernels.packed_tensor import packed_tensor
 
 pytestmark = MAY_BUILD
 
@@ -128,7 +129,7 @@ def test_a_set_that_failed_its_trial_cannot_be_chosen(tmp_path: Path) -> None:
 def test_what_is_packed_keeps_its_set() -> None:
     """Another one would read tiles of another width."""
     native.choose("avx512")
-    Packed.of(torch.randn(8, 32), Format.F32)
+    packed_tensor(torch.randn(8, 32), Format.F32)
     native.choose("avx512")
     for key in ("avx2", "avx512bf16"):
         with pytest.raises(ValueError, match=f"cannot use {key}: this process has packed"):
@@ -158,7 +159,7 @@ def test_the_benchmark_measures_its_ceilings_with_the_set_that_was_asked_for(
     used = []
 
     def ceilings(*_: object) -> Ceilings:
-        Packed.of(torch.randn(8, 32), Format.F32)
+        packed_tensor(torch.randn(8, 32), Format.F32)
         used.append(native.instruction_set())
         return Ceilings(1e12, 1e12, {"torch float32": 1e12})
 

@@ -3,6 +3,8 @@
 import math
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from kernels.instruction_sets import MAY_BUILD, instruction_set  # noqa: F401 - a fixture
@@ -11,11 +13,19 @@ from torch import Tensor
 
 from headrace_kernels import native, reference
 from headrace_kernels.native import Format, Head, Linear, Packed
+from headrace_kernels.packed_tensor import packed_tensor
 
 pytestmark = MAY_BUILD
 
 SHAPES = [(1, 32), (7, 64), (16, 32), (33, 96), (64, 576), (130, 160)]
 ROWS = [1, 2, 3, 4, 5, 6, 7, 12, 13, 31, 97]
+
+
+def _poisoned(room: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8] | None:
+    """Scratch whose every float is NaN, so what is read unwritten shows."""
+    if room is not None:
+        room.fill(0xFF)
+    return room
 
 
 def halved(rows: Tensor) -> Tensor:
@@ -36,14 +46,14 @@ KEPT = {
 def linear(
     rows: Tensor, packed: Packed, bias: Tensor | None = None, out: Tensor | None = None, threads: int = 2
 ) -> Tensor:
-    room = native.scratch(packed.format, len(rows), packed.inner)
+    room = _poisoned(native.scratch(packed.format, len(rows), packed.inner))
     to = torch.full((len(rows), packed.columns), math.nan) if out is None else out
     operation = Linear(
         in_=rows.data_ptr(),
         weights=packed.address,
         bias=None if bias is None else bias.data_ptr(),
         out=to.data_ptr(),
-        scratch=None if room is None else room.data_ptr(),
+        scratch=None if room is None else room.ctypes.data,
         columns=packed.columns,
         inner=packed.inner,
         format=packed.format,
@@ -64,7 +74,7 @@ def test_products_equal_the_reference(columns: int, inner: int, format: Format) 
     weights, rows, bias = _case(columns, inner, max(ROWS))
     keep_weights, keep_rows = KEPT[format]
     expected = keep_rows(rows) @ keep_weights(weights).T
-    packed = Packed.of(weights, format)
+    packed = packed_tensor(weights, format)
     scale = float(expected.abs().max())
     torch.testing.assert_close(linear(rows, packed), expected, atol=2e-5 * scale, rtol=0)
     torch.testing.assert_close(linear(rows, packed, bias), expected + bias, atol=2e-5 * scale, rtol=0)
@@ -76,7 +86,7 @@ def test_products_equal_the_reference(columns: int, inner: int, format: Format) 
 @pytest.mark.parametrize(("columns", "inner"), SHAPES)
 def test_a_row_is_the_same_bits_whatever_it_is_computed_with(columns: int, inner: int, format: Format) -> None:
     weights, rows, bias = _case(columns, inner, max(ROWS))
-    packed = Packed.of(weights, format)
+    packed = packed_tensor(weights, format)
     expected = linear(rows, packed, bias)
     for count in ROWS:
         for threads in (1, 2, 3):
@@ -91,7 +101,7 @@ def test_rows_may_be_of_any_length(inner: int, format: Format) -> None:
     weights, rows, bias = _case(40, inner, 14)
     keep_weights, keep_rows = KEPT[format]
     expected = keep_rows(rows) @ keep_weights(weights).T + bias
-    packed = Packed.of(weights, format)
+    packed = packed_tensor(weights, format)
     torch.testing.assert_close(linear(rows, packed, bias), expected, atol=1e-5, rtol=1e-5)
     assert torch.equal(linear(rows[5:6].clone(), packed, bias), linear(rows, packed, bias)[5:6])
 
@@ -99,7 +109,7 @@ def test_rows_may_be_of_any_length(inner: int, format: Format) -> None:
 def test_callers_of_one_process_take_turns() -> None:
     """Two engines may live in one process: they share the team of threads, of whatever size each wants."""
     cases = [_case(64, 576, 7), _case(130, 160, 13)]
-    packed = [(Packed.of(weights, Format.INT8), rows, bias) for weights, rows, bias in cases]
+    packed = [(packed_tensor(weights, Format.INT8), rows, bias) for weights, rows, bias in cases]
     expected = [linear(rows, matrix, bias) for matrix, rows, bias in packed]
 
     def call(index: int) -> bool:
@@ -116,7 +126,7 @@ def test_callers_of_one_process_take_turns() -> None:
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.name)
 def test_what_is_not_finite_stays_in_its_row(format: Format) -> None:
     weights, rows, _ = _case(40, 64, 5)
-    packed = Packed.of(weights, format)
+    packed = packed_tensor(weights, format)
     expected = linear(rows, packed)
     for poison in (math.nan, math.inf, -math.inf):
         poisoned = rows.clone()
@@ -128,15 +138,15 @@ def test_what_is_not_finite_stays_in_its_row(format: Format) -> None:
 
 @pytest.mark.parametrize("format", Format, ids=lambda format: format.name)
 def test_zeros_are_zero(format: Format) -> None:
-    packed = Packed.of(torch.zeros(20, 32), format)
+    packed = packed_tensor(torch.zeros(20, 32), format)
     assert torch.equal(linear(torch.randn(3, 32), packed), torch.zeros(3, 20))
-    assert torch.equal(linear(torch.zeros(3, 32), Packed.of(torch.randn(20, 32), format)), torch.zeros(3, 20))
+    assert torch.equal(linear(torch.zeros(3, 32), packed_tensor(torch.randn(20, 32), format)), torch.zeros(3, 20))
 
 
 @pytest.mark.parametrize("format", [Format.INT8, Format.INT4, Format.INT8_GROUPS], ids=lambda format: format.name)
 def test_rows_that_fill_no_group_are_refused(format: Format) -> None:
     with pytest.raises(ValueError, match="rows of 40 values"):
-        Packed.of(torch.randn(8, 40), format)
+        packed_tensor(torch.randn(8, 40), format)
 
 
 @pytest.mark.parametrize("softcap", [0.0, 2.0])
@@ -145,15 +155,15 @@ def test_head_equals_the_reference(format: Format, softcap: float) -> None:
     weights, rows, _ = _case(70, 64, 6)
     norm, wanted = torch.rand(64) + 0.5, [4, 0, 5]
     keep_weights, keep_rows = KEPT[format]
-    packed, normed, logits = Packed.of(weights, format), torch.empty(3, 64), torch.full((3, 70), math.nan)
-    room = native.scratch(format, 3, 64)
+    packed, normed, logits = packed_tensor(weights, format), torch.empty(3, 64), torch.full((3, 70), math.nan)
+    room = _poisoned(native.scratch(format, 3, 64))
     head = Head(
         *(
             rows.data_ptr(),
             norm.data_ptr(),
             normed.data_ptr(),
             packed.address,
-            None if room is None else room.data_ptr(),
+            None if room is None else room.ctypes.data,
         ),
         *(64, 70, 1e-5, softcap, format),
     )

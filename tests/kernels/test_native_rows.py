@@ -9,7 +9,8 @@ from kernels.instruction_sets import MAY_BUILD, instruction_set  # noqa: F401 - 
 from kernels.native_step import run
 
 from headrace_kernels import reference
-from headrace_kernels.native import Activation, Embed, Format, Gate, Norm, Packed
+from headrace_kernels.native import Activation, Embed, Format, Gate, Norm
+from headrace_kernels.packed_tensor import packed_tensor
 
 pytestmark = MAY_BUILD
 
@@ -58,7 +59,7 @@ def test_embed(format: Format, width: int) -> None:
     """A row of a packed matrix is what the matrix holds, to the bit; a part of the last tile is no column."""
     torch.manual_seed(0)
     table, out, ids = torch.randn(50, width), torch.full((5, width), math.nan), [49, 0, 7, 7, 16]
-    packed = Packed.of(table, format)
+    packed = packed_tensor(table, format)
     run(Embed(packed.address, out.data_ptr(), width, 2.5, format), rows=5, ids=ids)
     assert torch.equal(out, HELD[format](table)[ids] * 2.5)
 
@@ -66,7 +67,7 @@ def test_embed(format: Format, width: int) -> None:
 @pytest.mark.parametrize("format", [Format.F32, Format.BF16], ids=lambda format: format.name)
 def test_embed_of_any_width(format: Format) -> None:
     table, out = torch.randn(20, 33), torch.full((2, 33), math.nan)
-    packed = Packed.of(table, format)
+    packed = packed_tensor(table, format)
     run(Embed(packed.address, out.data_ptr(), 33, 1.0, format), rows=2, ids=[17, 2])
     assert torch.equal(out, HELD[format](table)[[17, 2]])
 

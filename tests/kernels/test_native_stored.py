@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headrace_kernels import native, reference
 from headrace_kernels.native import Embed, Format, Packed, Stored
+from headrace_kernels.packed_tensor import packed_tensor
 
 gguf = pytest.importorskip("gguf")
 pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels are not built here.")
@@ -65,7 +66,7 @@ def test_blocks_are_held_as_they_are(columns: int, inner: int, stored: Stored) -
 @pytest.mark.parametrize("stored", Stored, ids=lambda stored: stored.name)
 def test_what_is_not_held_is_rounded_as_its_values_are(stored: Stored, format: Format) -> None:
     raw, values = stored_rows(37, 96, stored)
-    expected = values if HELD.get(stored) is format else rows_of(Packed.of(values, format))
+    expected = values if HELD.get(stored) is format else rows_of(packed_tensor(values, format))
     assert torch.equal(rows_of(pack(raw, stored, 96, format)), expected)
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from headrace_kernels import native
-from headrace_kernels.native import Activation, Format, Gate, Linear, Matrix, Norm, Packed, Program, Step, Timings
+from headrace_kernels.native import Activation, Format, Gate, Linear, Matrix, Norm, Program, Step, Timings
+from headrace_kernels.packed_tensor import packed_tensor
 
 pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels are not built here.")
 
@@ -19,8 +20,8 @@ class Feed:
         self.states = torch.randn(ROWS, WIDTH, generator=noise)
         self.out = torch.full((ROWS, WIDTH), torch.nan)
         normed, wide, inner = torch.empty(ROWS, WIDTH), torch.empty(ROWS, 2 * INNER), torch.empty(ROWS, INNER)
-        up = Packed.of(torch.randn(2 * INNER, WIDTH, generator=noise), Format.BF16)
-        down = Packed.of(torch.randn(WIDTH, INNER, generator=noise), Format.INT4)
+        up = packed_tensor(torch.randn(2 * INNER, WIDTH, generator=noise), Format.BF16)
+        down = packed_tensor(torch.randn(WIDTH, INNER, generator=noise), Format.INT4)
         room = native.scratch(Format.INT4, ROWS, INNER)
         weight = torch.ones(WIDTH)
         assert room is not None
@@ -29,7 +30,7 @@ class Feed:
             Linear(normed.data_ptr(), up.address, None, wide.data_ptr(), None, 2 * INNER, WIDTH, Format.BF16, 0),
             Gate(wide.data_ptr(), inner.data_ptr(), INNER, Activation.SILU),
             Linear(
-                *(inner.data_ptr(), down.address, None, self.out.data_ptr(), room.data_ptr()),
+                *(inner.data_ptr(), down.address, None, self.out.data_ptr(), room.ctypes.data),
                 *(WIDTH, INNER, Format.INT4, 0),
             ),
         )

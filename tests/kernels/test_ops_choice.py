@@ -43,13 +43,14 @@ import torch
 from headrace.core.layout import KvLayout
 from headrace.engine import ops
 from headrace.engine.batch import make_batch
+from headrace.engine.models.attention import AttentionSpec
 from headrace.engine.runner import Span
 
 layout = KvLayout(layers=1, kv_heads=2, head_dim=8, block_tokens=16, dtype="float32")
 kv = ops.PagedKv(torch.zeros((1, 4, layout.page_bytes), dtype=torch.uint8), layout, torch.float32)
 batch = make_batch([Span([1, 2, 3], 2, 1, [3], None)], layout)
 kv.write(0, batch.slots, torch.ones(1, 2, 8), torch.ones(1, 2, 8))
-spec = ops.AttentionSpec(1.0)
+spec = AttentionSpec(1.0)
 assert ops.attention(torch.ones(1, 4, 8), kv, 0, spec, batch).shape == (8, 32)
 rows, weight, angles = torch.ones(8, 16), torch.ones(16), torch.ones(8, 1, 16)
 ops.rms_norm(rows, weight, 1e-5)

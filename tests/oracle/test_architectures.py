@@ -13,7 +13,8 @@ from fixtures.ranks import ThreadRank, run_ranks
 from fixtures.tiny_checkpoint import WINDOW, Case, Checkpoint, make_checkpoint
 
 from headrace.core.vocabulary import Vocabulary
-from headrace.engine.build import LOADERS, build_engine
+from headrace.engine.build import build_engine
+from headrace.engine.models.architectures import LOADERS
 from headrace.engine.options import EngineOptions
 from headrace.engine.runner import Span
 from headrace.modelfiles.files import ModelFiles

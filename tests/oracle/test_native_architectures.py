@@ -8,7 +8,6 @@ from fixtures.paged_model import PagedModel
 from fixtures.tiny_checkpoint import Case, Checkpoint, make_checkpoint
 from oracle.test_architectures import BLOCKS, CASES, PROMPT, TOLERANCE
 
-from headrace.engine.build import load_model
 from headrace.engine.native.compile import obstacle
 from headrace.engine.runner import Span
 from headrace_kernels import native
@@ -58,6 +57,6 @@ def test_bfloat16_is_nearer_than_that_of_transformers(checkpoint: Checkpoint) ->
 @pytest.mark.parametrize("case", [case for case in CASES if case.kind in EXPERTS][:1], ids=str)
 def test_what_is_left_to_torch_is_said(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     checkpoint = make_checkpoint(case, tmp_path_factory.mktemp("checkpoint"))
-    assert obstacle(load_model(checkpoint.files, torch.float32, 128)) == "they know no experts"
+    assert obstacle(checkpoint.files.config, "float32") == "they know no experts"
     dense = make_checkpoint(CASES[0], tmp_path_factory.mktemp("dense"))
-    assert obstacle(load_model(dense.files, torch.float16, 128)) == "they do not compute in torch.float16"
+    assert obstacle(dense.files.config, "float16") == "they do not compute in float16"

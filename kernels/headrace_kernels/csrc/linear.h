@@ -24,19 +24,40 @@ struct HalfFormat {
     }
 };
 
-static inline void put_column(float* tile, int column, float value) { tile[column] = value; }
-static inline void put_column(uint16_t* tile, int column, float value) {
-    tile[2 * (column % LANES) + column / LANES] = narrow(value);
+static inline void put_columns(float* tile, vf low, vf high) {
+    store(tile, low);
+    store(tile + LANES, high);
+}
+static inline void put_columns(uint16_t* tile, vf low, vf high) {
+    const vu words = narrow_bits(low) | narrow_bits(high) << 16;
+    __builtin_memcpy(tile, &words, sizeof words);
+}
+
+// LANES columns of LANES inner indices from `k` on, or as many as there are, each vector one inner index. The rest is 0.
+static inline void load_square(const float* weights, int64_t columns, int64_t inner, int64_t row, int64_t k, vf* square) {
+    for (int column = 0; column < LANES; ++column) {
+        float values[LANES] = {};
+        const int64_t count = row + column < columns ? (inner - k < LANES ? inner - k : LANES) : 0;
+        if (count == LANES)
+            square[column] = load(weights + (row + column) * inner + k);
+        else {
+            for (int64_t i = 0; i < count; ++i) values[i] = weights[(row + column) * inner + k + i];
+            square[column] = load(values);
+        }
+    }
+    transpose(square);
 }
 
 template <class Weight>
 static void pack_floats(const float* weights, int64_t columns, int64_t inner, Weight* packed) {
     for (int64_t tile = 0; tile < tiles_of(columns); ++tile)
-        for (int64_t k = 0; k < inner; ++k)
-            for (int column = 0; column < TILE; ++column) {
-                const int64_t row = tile * TILE + column;
-                put_column(packed + (tile * inner + k) * TILE, column, row < columns ? weights[row * inner + k] : 0.0f);
-            }
+        for (int64_t k = 0; k < inner; k += LANES) {
+            vf low[LANES], high[LANES];
+            load_square(weights, columns, inner, tile * TILE, k, low);
+            load_square(weights, columns, inner, tile * TILE + LANES, k, high);
+            for (int i = 0; i < LANES && k + i < inner; ++i)
+                put_columns(packed + (tile * inner + k + i) * TILE, low[i], high[i]);
+        }
 }
 
 // Where a product's outputs go. Columns past the matrix's are none.

@@ -47,6 +47,12 @@ static inline uint16_t narrow(float value) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+// The same of each lane, in the lower half of a word.
+static inline vu narrow_bits(vf value) {
+    const vu bits = (vu)value;
+    return (bits & 0x7fffffff) > 0x7f800000u ? bits >> 16 | 64 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
 static inline void put(float* to, float value) { *to = value; }
 static inline void put(uint16_t* to, float value) { *to = narrow(value); }
 

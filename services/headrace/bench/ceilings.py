@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from headrace_kernels import native
-from headrace_kernels.native import Format, Linear, Packed, Program, Step
+from headrace_kernels.native import Format, Linear, Program, Step
+from headrace_kernels.packed_tensor import packed_tensor
 
 # Far beyond any cache that two cores are given.
 _READ_BYTES = 256 * 2**20
@@ -61,7 +62,7 @@ def _bandwidths(threads: int) -> tuple[float, float]:
     source = torch.ones(_READ_BYTES // 8, dtype=torch.int64)
     target = torch.empty_like(source)
     copy = 2 * _READ_BYTES / _best(lambda: target.copy_(source))
-    reading = (lambda: native.read(source, threads)) if native.instruction_set() else source.sum
+    reading = (lambda: native.read(source.numpy(), threads)) if native.instruction_set() else source.sum
     return _READ_BYTES / _best(reading), copy
 
 
@@ -82,9 +83,9 @@ def _native_products(threads: int) -> dict[str, float]:
 
 
 def _native_product(kind: Format, threads: int) -> Callable[[], None]:
-    rows, out, weights = _rows(), torch.empty(_ROWS, _COLUMNS), Packed.of(_weights(), kind)
+    rows, out, weights = _rows(), torch.empty(_ROWS, _COLUMNS), packed_tensor(_weights(), kind)
     room = native.scratch(kind, _ROWS, _INNER)
-    scratch = None if room is None else room.data_ptr()
+    scratch = None if room is None else room.ctypes.data
     product = Linear(*(rows.data_ptr(), weights.address, None, out.data_ptr(), scratch), *(_COLUMNS, _INNER, kind, 0))
     program = Program((product,), (rows, out, weights, room))
     return lambda: program.run(Step(rows=_ROWS), threads)

@@ -24,12 +24,11 @@ from headrace.core.errors import StartupError
 from headrace.core.layout import DTYPE_BYTES, KvLayout
 from headrace.core.vocabulary import Vocabulary
 from headrace.engine.build import build_engine
+from headrace.engine.model import Model
 from headrace.engine.native.build import choose_instruction_set
-from headrace.engine.ops import PagedKv
 from headrace.engine.options import EngineOptions
 from headrace.engine.runner import Pages
 from headrace.engine.sample import Sampler
-from headrace.engine.torch_runner import Model
 from headrace.engine.weights.load import DTYPES
 from headrace.modelfiles.files import ModelConfig, ModelFiles
 from headrace.modelfiles.resolve import resolve
@@ -127,8 +126,8 @@ def _measured(bench: EngineBench, files: ModelFiles, progress: Progress) -> Repo
 def _driver(files: ModelFiles, options: EngineOptions, effort: Effort) -> tuple[Driver, WatchedRunner]:
     runners: list[WatchedRunner] = []
 
-    def watched(model: Model, pages: Pages, kv: PagedKv, sampler: Sampler) -> WatchedRunner:
-        runners.append(WatchedRunner(model, pages, kv, sampler))
+    def watched(model: Model, pages: Pages, sampler: Sampler) -> WatchedRunner:
+        runners.append(WatchedRunner(model, pages, sampler))
         return runners[-1]
 
     vocabulary = Vocabulary(files.config.vocab_size, frozenset())

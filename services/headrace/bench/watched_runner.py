@@ -1,20 +1,17 @@
 """A runner that tells what each step computed and, if asked, where its time went."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-
-from torch import Tensor
 
 from headrace.bench.arithmetic import StepWork
 from headrace.core.errors import HeadraceError
-from headrace.engine.batch import Batch
 from headrace.engine.logit_row import Logits
+from headrace.engine.model import Model
+from headrace.engine.model_runner import ModelRunner, Sampling
 from headrace.engine.native.decoder import NativeDecoder
-from headrace.engine.ops import PagedKv
 from headrace.engine.row_kernels import RowKernels
 from headrace.engine.runner import Draw, Drawn, Pages, Span
-from headrace.engine.torch_runner import Model, Sampling, TorchRunner
 from headrace_kernels.native import Matrix, Program, Timings
 
 
@@ -44,28 +41,27 @@ class TimedModel:
         self._model = model
         self.seconds = 0.0
 
-    def forward(self, batch: Batch, kv: PagedKv) -> Tensor:
+    def forward(self, spans: Sequence[Span]) -> None:
         began = time.perf_counter()
-        states = self._model.forward(batch, kv)
+        self._model.forward(spans)
         self.seconds += time.perf_counter() - began
-        return states
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, rows: Sequence[int]) -> Logits:
         began = time.perf_counter()
-        logits = self._model.logits(hidden)
+        logits = self._model.logits(rows)
         self.seconds += time.perf_counter() - began
         return logits
 
 
-class WatchedRunner(TorchRunner):
+class WatchedRunner(ModelRunner):
     """programs: the native ones, none if torch computes."""
 
-    def __init__(self, model: Model, pages: Pages, kv: PagedKv, sampler: Sampling) -> None:
+    def __init__(self, model: Model, pages: Pages, sampler: Sampling) -> None:
         self.programs: tuple[Program, ...] = model.programs if isinstance(model, NativeDecoder) else ()
         self._torch = None if self.programs else TimedModel(model)
         self._sampling = TimedSampler(sampler)
         self._steps: list[StepWork] = []
-        super().__init__(self._torch or model, pages, kv, self._sampling)
+        super().__init__(self._torch or model, pages, self._sampling)
 
     def run(self, spans: list[Span]) -> list[Drawn | HeadraceError]:
         work = tuple((span.start, span.count) for span in spans)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -21,8 +21,6 @@ from headrace.engine.build import build_engine
 from headrace.engine.engine import Engine
 from headrace.engine.fake import build_fake_engine
 from headrace.engine.options import EngineOptions
-from headrace.engine.tensor_parallel.build import build_ranked_engine
-from headrace.engine.tensor_parallel.ranks import Ranks
 from headrace.modelfiles.resolve import resolve
 from headrace.placement.stop import Stop
 from headrace.prefix.publisher import Publisher
@@ -33,13 +31,15 @@ from headrace.rpc.server import Server, serve
 from headrace.store.connection import Store
 from headrace.telemetry.exposition import expose
 from headrace.telemetry.metrics import WorkerMetrics
-from headrace.text.model import TextModel
 from headrace.transfer.carrier import TransferReport
 from headrace.transfer.factory import make_link
 from headrace.transfer.link import LinkFactory
 from headrace.transfer.thread import TransferThread
 from headrace.worker.identity import Identity
 from headrace.worker.service import Worker
+
+if TYPE_CHECKING:
+    from headrace.engine.tensor_parallel.ranks import Ranks
 
 log = structlog.get_logger()
 
@@ -78,10 +78,9 @@ async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
         return await until_over(stop, worker.failed, kept)
 
 
-def _load(config: WorkerConfig) -> tuple[str, Engine, Ranks | None]:
+def _load(config: WorkerConfig) -> tuple[str, Engine, "Ranks | None"]:
     """The model's name, its engine, and the ranks beside this process."""
     files = resolve(config.model, config.cache_dir.expanduser())
-    vocabulary = TextModel.load(files).vocabulary
     options = EngineOptions(
         dtype=config.dtype,
         max_model_len=config.max_model_len,
@@ -102,10 +101,12 @@ def _load(config: WorkerConfig) -> tuple[str, Engine, Ranks | None]:
     )
     if config.engine == "fake":
         pause = partial(time.sleep, config.fake_step_ms / 1000) if config.fake_step_ms else None
-        return files.name, build_fake_engine(files, vocabulary, options, before_step=pause), None
+        return files.name, build_fake_engine(files, files.vocabulary, options, before_step=pause), None
     if options.tensor_parallel_size > 1:
-        return files.name, *build_ranked_engine(files, vocabulary, options)
-    return files.name, build_engine(files, vocabulary, options), None
+        from headrace.engine.tensor_parallel.build import build_ranked_engine  # noqa: PLC0415 - torch takes seconds
+
+        return files.name, *build_ranked_engine(files, files.vocabulary, options)
+    return files.name, build_engine(files, files.vocabulary, options), None
 
 
 async def _serve(

@@ -1,99 +1,82 @@
-"""Builds the torch engine for a model's files.
+"""Builds an engine for a model's files: on the native kernels where they can compute the model, else on torch.
 
-Owns the choice of architecture and the order: check memory, load weights, allocate pages.
+Owns the order: check memory, allocate pages, load weights. torch takes two seconds to import and is, where the native
+kernels compute, nobody's need.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
-import torch
 
 from headrace.core.errors import StartupError
 from headrace.core.vocabulary import Vocabulary
-from headrace.engine.accelerator import Accelerator, pick_accelerator
-from headrace.engine.captured_decode import CapturedDecode, can_be_captured
-from headrace.engine.device_pages import DevicePages
 from headrace.engine.engine import EngineInfo
-from headrace.engine.models.decoder import Decoder
-from headrace.engine.models.gemma2 import load_gemma2
-from headrace.engine.models.gemma3 import load_gemma3
-from headrace.engine.models.llama import load_llama
-from headrace.engine.models.mistral import load_mistral
-from headrace.engine.models.mixtral import load_mixtral
-from headrace.engine.models.phi3 import load_phi3
-from headrace.engine.models.qwen2 import load_qwen2
-from headrace.engine.models.qwen3 import load_qwen3
-from headrace.engine.models.qwen3_moe import load_qwen3_moe
+from headrace.engine.model import Model
+from headrace.engine.model_runner import ModelRunner
 from headrace.engine.models.rope import rope_recipe
-from headrace.engine.native.build import kernels_name, pick_native
-from headrace.engine.native.decoder import NativeDecoder
-from headrace.engine.ops import PagedKv
+from headrace.engine.native.build import pick_native
 from headrace.engine.options import EngineOptions, PoolSize, model_digest, plan_pool, require_memory
 from headrace.engine.page_memory import PageMemory
-from headrace.engine.parallel import ALONE, Parallel
 from headrace.engine.replica import Replica
 from headrace.engine.runner import Pages, Runner
 from headrace.engine.sample import Sampler
 from headrace.engine.self_check import require_batch_invariance
-from headrace.engine.torch_runner import Model, TorchRunner
 from headrace.engine.weights.formats import KEPT_ENCODINGS
-from headrace.engine.weights.load import DTYPES, Weights
 from headrace.engine.weights.size import weight_bytes
-from headrace.engine.weights.stored import StoredMatrices
-from headrace.modelfiles.files import ModelConfig, ModelFiles
+from headrace.modelfiles.files import ModelFiles
+from headrace_kernels import native
 
-LOADERS: dict[str, Callable[[ModelConfig, Weights, int], Decoder]] = {
-    "llama": load_llama,
-    "mistral": load_mistral,
-    "qwen2": load_qwen2,
-    "qwen3": load_qwen3,
-    "gemma2": load_gemma2,
-    "gemma3_text": load_gemma3,
-    "phi3": load_phi3,
-    "mixtral": load_mixtral,
-    "qwen3_moe": load_qwen3_moe,
-}
+if TYPE_CHECKING:
+    from headrace.engine.accelerator import Accelerator
 
-_CPU = torch.device("cpu")
-MakeRunner = Callable[[Model, Pages, PagedKv, Sampler], Runner]
+MakeRunner = Callable[[Model, Pages, Sampler], Runner]
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """A model over its pages. kernels: who computes it, for people. bits: what its numbers' bits depend on beside the
+    model and the mode."""
+
+    model: Model
+    pages: Pages
+    kernels: str
+    bits: str
 
 
 def build_engine(
     files: ModelFiles,
     vocabulary: Vocabulary,
     options: EngineOptions,
-    runner: MakeRunner = TorchRunner,
+    runner: MakeRunner = ModelRunner,
     *,
-    accelerator: Accelerator | None = None,
+    accelerator: "Accelerator | None" = None,
 ) -> Replica:
     """A replica of one rank. Loads the model; takes seconds. runner: what its steps are run by. accelerator: where they
     run; by default what the options name.
 
     Raises StartupError if it does not fit or is not supported.
     """
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    accelerator = accelerator or pick_accelerator(options)
-    if accelerator is not None:
-        return _on_accelerator(files, vocabulary, options, runner, accelerator)
-    size = plan(files, options)
+    if accelerator is not None or options.device != "cpu":
+        from headrace.engine.torch_build import on_accelerator  # noqa: PLC0415 - see above
+
+        size, computing = on_accelerator(files, options, accelerator)
+    else:
+        size = plan(files, options)
+        computing = _on_cpu(files, options, size)
+    return assemble(files, vocabulary, options, size, computing, runner=runner)
+
+
+def _on_cpu(files: ModelFiles, options: EngineOptions, size: PoolSize) -> Computing:
     pages = PageMemory(size.layout, size.num_blocks)
-    model = _native_model(files, options, size, pages) or load_model(
-        files, DTYPES[size.layout.dtype], size.max_model_len
-    )
-    return assemble(files, vocabulary, options, size, model=model, pages=pages, runner=runner)
+    model = pick_native(files, options, size.max_model_len, pages)
+    if model is not None:
+        kernels = f"native {native.instruction_set()}"
+        return Computing(model, pages, kernels, kernels)
+    from headrace.engine.torch_build import on_torch  # noqa: PLC0415 - see above
 
-
-def _on_accelerator(
-    files: ModelFiles, vocabulary: Vocabulary, options: EngineOptions, runner: MakeRunner, accelerator: Accelerator
-) -> Replica:
-    """See build_engine. Weights come first: what loading takes beside them is free again then."""
-    size = plan(files, options, accelerator.free_bytes)
-    dtype = DTYPES[size.layout.dtype]
-    model = load_model(files, dtype, size.max_model_len, device=accelerator.device)
-    pages = DevicePages(size.layout, size.num_blocks, accelerator.device)
-    return assemble(files, vocabulary, options, size, model=model, pages=pages, runner=runner, accelerator=accelerator)
+    return on_torch(files, options, size, pages)
 
 
 def plan(files: ModelFiles, options: EngineOptions, free_bytes: int | None = None) -> PoolSize:
@@ -116,21 +99,18 @@ def assemble(
     vocabulary: Vocabulary,
     options: EngineOptions,
     size: PoolSize,
+    computing: Computing,
     *,
-    model: Model,
-    pages: PageMemory | DevicePages,
-    runner: MakeRunner = TorchRunner,
-    accelerator: Accelerator | None = None,
+    runner: MakeRunner = ModelRunner,
 ) -> Replica:
-    """The replica around rank 0's `model`. Raises StartupError if it cannot be what the options promise."""
-    kv, dtype = _paged_kv(options, size, pages), size.layout.dtype
-    kernels, ranks = accelerator.name if accelerator else kernels_name(model), options.tensor_parallel_size
+    """The replica around rank 0's model. Raises StartupError if it cannot be what the options promise."""
+    dtype, ranks, model, pages = size.layout.dtype, options.tensor_parallel_size, computing.model, computing.pages
     recipe = options.recipe + rope_recipe(files.config, size.max_model_len)
     if options.batch_invariant:
         rows, context = options.max_num_batched_tokens, size.max_model_len
-        require_batch_invariance(model, kv, pages, most_rows=rows, context=context)
+        require_batch_invariance(model, pages, blocks=size.num_blocks, most_rows=rows, context=context)
         # Bits depend on who computes, with which instructions, and on how many ranks' sums there are.
-        recipe += f", {kernels}, {torch.backends.cpu.get_cpu_capability()}, {ranks} ranks"
+        recipe += f", {computing.bits}, {ranks} ranks"
     digest = model_digest(files, dtype, recipe)
     info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
     structlog.get_logger().info(
@@ -140,61 +120,12 @@ def assemble(
         blocks=size.num_blocks,
         context=size.max_model_len,
         ranks=ranks,
-        kernels=kernels,
+        kernels=computing.kernels,
     )
     return Replica(
         info,
         vocabulary,
-        runner(_captured(model, kv, options, size, accelerator), pages, kv, Sampler(vocabulary)),
+        runner(model, pages, Sampler(vocabulary)),
         token_budget=options.max_num_batched_tokens,
         prefix_caching=options.enable_prefix_caching,
     )
-
-
-def _captured(
-    model: Model, kv: PagedKv, options: EngineOptions, size: PoolSize, accelerator: Accelerator | None
-) -> Model:
-    """The model, with its decode steps captured where that is wanted and possible."""
-    if accelerator is None or accelerator.make_graph is None or not isinstance(model, Decoder):
-        return model
-    if not can_be_captured(model):
-        structlog.get_logger().info("engine.not_captured", reason="experts are chosen on the host")
-        return model
-    sequences, context = options.max_num_seqs, size.max_model_len
-    return CapturedDecode(model, kv, sequences=sequences, context=context, make_graph=accelerator.make_graph)
-
-
-def _paged_kv(options: EngineOptions, size: PoolSize, pages: PageMemory | DevicePages) -> PagedKv:
-    """Rank 0's pages as its model sees them."""
-    layout = replace(size.layout, kv_heads=size.layout.kv_heads // options.tensor_parallel_size)
-    memory = pages.pool if isinstance(pages, DevicePages) else torch.from_numpy(pages.bytes)
-    return PagedKv(memory, layout, DTYPES[layout.dtype], batch_invariant=options.batch_invariant)
-
-
-def _native_model(files: ModelFiles, options: EngineOptions, size: PoolSize, pages: PageMemory) -> NativeDecoder | None:
-    """The model on native kernels, its matrices packed straight out of the files; None if torch is to compute."""
-    if options.kernels == "torch":
-        return None
-    stored = StoredMatrices()
-    decoder = _decoder(files, Weights(files, DTYPES[size.layout.dtype], stored=stored), size.max_model_len)
-    return pick_native(decoder, stored, _paged_kv(options, size, pages), options)
-
-
-def load_model(
-    files: ModelFiles, dtype: torch.dtype, length: int, parallel: Parallel = ALONE, device: torch.device = _CPU
-) -> Decoder:
-    """One rank's share of the model on `device`, for contexts of up to `length` tokens; takes seconds.
-
-    Raises StartupError if the architecture is not supported, the files are broken, or the ranks cannot share it.
-    """
-    return _decoder(files, Weights(files, dtype, parallel, device=device), length)
-
-
-def _decoder(files: ModelFiles, weights: Weights, length: int) -> Decoder:
-    load = LOADERS.get(files.config.architecture)
-    if load is None:
-        raise StartupError(
-            f"Architecture {files.config.architecture!r} of model {files.name} is not supported.",
-            remedy=f"Choose a model of {', '.join(LOADERS)}.",
-        )
-    return load(files.config, weights, length)

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from headrace.core.blocks import blocks_for
 from headrace.engine.batch import Batch
-from headrace.engine.models.decoder import Decoder
-from headrace.engine.models.experts import Mixture
 from headrace.engine.ops import PagedKv
 from headrace.engine.static_step import StaticStep, StepBuffers
+from headrace.engine.torch_decoder import TorchDecoder
 
 
 class Graph(Protocol):
@@ -35,10 +34,10 @@ class Graph(Protocol):
 
 
 class CapturedDecode:
-    """See Model: another's steps, with those of one token a sequence replayed. Made before the engine serves."""
+    """See TensorModel: another's steps, with those of one token a sequence replayed. Made before the engine serves."""
 
     def __init__(
-        self, model: Decoder, kv: PagedKv, *, sequences: int, context: int, make_graph: Callable[[], Graph]
+        self, model: TorchDecoder, kv: PagedKv, *, sequences: int, context: int, make_graph: Callable[[], Graph]
     ) -> None:
         """sequences: that a captured step has at most. context: tokens of each at most. kv: the pages of every step.
 
@@ -85,8 +84,3 @@ def capture_sizes(sequences: int) -> list[int]:
     """1, 2, 4, 8 ... and `sequences`, ascending."""
     powers = [1 << power for power in range(sequences.bit_length())]
     return sorted({*(power for power in powers if power <= sequences), sequences})
-
-
-def can_be_captured(model: Decoder) -> bool:
-    """Not where the host reads which experts a token goes to."""
-    return not any(isinstance(layer.feed_forward, Mixture) for layer in model.layers)

@@ -13,7 +13,8 @@ from headrace.engine import tiled_attention
 from headrace.engine.activations import soft_cap
 
 if TYPE_CHECKING:
-    from headrace.engine.ops import AttentionSpec, Context, PagedKv
+    from headrace.engine.models.attention import AttentionSpec
+    from headrace.engine.ops import Context, PagedKv
 
 
 def attend(queries: Tensor, kv: "PagedKv", layer: int, spec: "AttentionSpec", context: "Context") -> Tensor:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from headrace.engine.philox import philox
 
@@ -63,8 +62,8 @@ def leaders(stream: Stream, scores: npt.NDArray[np.float32]) -> Ids:
     one token cannot win, so that most tokens cost one float32 logarithm. Four neighbouring ids share a counter.
     """
     words = _words(stream, len(scores))
-    gap = torch.from_numpy((~words).astype(np.float32)).add_(0.5)  # (1 - u) 2^32
-    bound = scores - gap.log_().numpy()
+    gap = (~words).astype(np.float32) + np.float32(0.5)  # (1 - u) 2^32
+    bound = scores - np.log(gap, out=gap)
     lead = int(bound.argmax())
     reached = float(scores[lead] + _noise(words[lead : lead + 1])[0])
     return np.flatnonzero(bound >= np.float32(reached - _SLACK - math.log(_WORD)))

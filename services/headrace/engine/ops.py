@@ -14,19 +14,7 @@ from torch import Tensor
 from headrace.core.layout import KvLayout
 from headrace.engine import gathered_attention, tiled_attention
 from headrace.engine.activations import ACTIVATIONS
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSpec:
-    """What is a layer's own in its attention.
-
-    scale: factor of query x key. window: a query sees the last `window` tokens, itself among them; 0: all of them.
-    softcap: scores s become softcap x tanh(s / softcap); 0: they stay.
-    """
-
-    scale: float
-    window: int = 0
-    softcap: float = 0.0
+from headrace.engine.models.attention import AttentionSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ head by rows of the vocabulary, gathered once a step. Embeddings, norms and a mi
 """
 
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.core.errors import StartupError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Parallel(Protocol):
@@ -28,11 +29,11 @@ class Parallel(Protocol):
     @property
     def size(self) -> int: ...
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def sum(self, tensor: "Tensor") -> "Tensor":
         """The element-wise sum over all ranks, bit-equal on each. The argument may be overwritten."""
         ...
 
-    def gather(self, tensor: Tensor) -> Tensor:
+    def gather(self, tensor: "Tensor") -> "Tensor":
         """The ranks' tensors side by side along the last dimension, rank 0 first: [..., n] to [..., size x n]."""
         ...
 
@@ -44,10 +45,10 @@ class Alone:
     rank: int = 0
     size: int = 1
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def sum(self, tensor: "Tensor") -> "Tensor":
         return tensor
 
-    def gather(self, tensor: Tensor) -> Tensor:
+    def gather(self, tensor: "Tensor") -> "Tensor":
         return tensor
 
 

@@ -6,37 +6,35 @@ products of matrices of the processors and libraries that were at hand: elsewher
 
 from itertools import pairwise
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from headrace.core.blocks import blocks_for
 from headrace.core.errors import StartupError
-from headrace.engine import ops
-from headrace.engine.batch import make_batch
-from headrace.engine.rows import padded_rows
+from headrace.engine.logit_row import Logits
+from headrace.engine.model import Model
 from headrace.engine.runner import Pages, Span
-from headrace.engine.torch_runner import Model
 
 _CUTS = (0, 1, 5, 6, 13)  # where the probe is cut into pieces, and its length if the context has room for it
 _TOKENS = 23  # distinct ids
 
 
-def require_batch_invariance(model: Model, kv: ops.PagedKv, pages: Pages, *, most_rows: int, context: int) -> None:
+def require_batch_invariance(model: Model, pages: Pages, *, blocks: int, most_rows: int, context: int) -> None:
     """Compute a few tokens alone, and again piece by piece beside others, at most `most_rows` in all.
 
-    context: tokens that a sequence may have. The pages are zero before and after. Raises StartupError if a bit differs.
+    blocks: of the pool. context: tokens that a sequence may have. The pages are zero before and after. Raises
+    StartupError if a bit differs.
     """
-    size, blocks = kv.layout.block_tokens, kv.pages.shape[1]
+    size = pages.layout.block_tokens
     cuts = sorted({min(cut, context) for cut in _CUTS})
     length = cuts[-1]
     probe = _span(0, length, list(range(blocks_for(length, size))))
     others = min(most_rows - length, context, (blocks - len(probe.blocks)) * size)
     beside = [_span(0, others, list(range(len(probe.blocks), blocks)))] if others > 1 else []
-    alone = _logits(model, kv, [probe])
+    alone = _logits(model, [probe])
     pieces = [_span(start, stop - start, probe.blocks) for start, stop in pairwise(cuts)]
     for piece in pieces:
-        rows = _logits(model, kv, [piece, *beside])[: piece.count]
-        if not torch.equal(rows, alone[piece.start : piece.start + piece.count]):
+        rows = _logits(model, [piece, *beside])
+        if not np.array_equal(rows, alone[piece.start : piece.start + piece.count]):
             raise StartupError(
                 "On this machine the model's numbers depend on what else is in a batch.",
                 remedy="Lower --max-num-batched-tokens, choose another --dtype, or do without --batch-invariant.",
@@ -48,7 +46,7 @@ def _span(start: int, count: int, blocks: list[int]) -> Span:
     return Span([7 + index % _TOKENS for index in range(start + count)], start, count, blocks, None)
 
 
-def _logits(model: Model, kv: ops.PagedKv, spans: list[Span]) -> Tensor:
-    with torch.inference_mode():
-        hidden = model.forward(make_batch(spans, kv.layout, kv.page_multiple, kv.device), kv)
-        return model.logits(hidden[: padded_rows(spans[0].count)])
+def _logits(model: Model, spans: list[Span]) -> Logits:
+    """Of the first span's tokens."""
+    model.forward(spans)
+    return model.logits(range(spans[0].count))

@@ -16,7 +16,7 @@ from torch.nn import functional
 from headrace.engine.rows import ROW_MULTIPLE, padded_rows
 
 if TYPE_CHECKING:
-    from headrace.engine.ops import AttentionSpec
+    from headrace.engine.models.attention import AttentionSpec
 
 TILE_TOKENS = 128
 # Numbers of one intermediate at once, 4 MiB: more leave the caches.

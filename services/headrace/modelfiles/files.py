@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.vocabulary import Vocabulary
+
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
@@ -120,3 +122,8 @@ class ModelFiles:
     add_bos: bool
     stop_ids: tuple[int, ...]
     digest: bytes
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What the engine knows of tokens; text is the tokenizer's."""
+        return Vocabulary(self.config.vocab_size, frozenset(self.stop_ids))

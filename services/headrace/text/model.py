@@ -35,9 +35,8 @@ class TextModel:
                 eos_token=files.eos_token,
                 control_tokens=tokenizer.control_ids,
             )
-        vocabulary = Vocabulary(files.config.vocab_size, frozenset(files.stop_ids))
         bos = tokenizer.control_ids.get(files.bos_token) if files.add_bos else None
-        return TextModel(tokenizer, template, vocabulary, bos)
+        return TextModel(tokenizer, template, files.vocabulary, bos)
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The ids the model is to read. Control tokens count in a raw text and in the template, not in messages.

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headrace.core.blocks import BLOCK_TOKENS, blocks_for
 from headrace.core.errors import StartupError
+from headrace.engine import ops
 from headrace.engine.build import build_engine
-from headrace.engine.models import norms
 from headrace.engine.options import EngineOptions
 from headrace.engine.runner import Span
 from headrace.modelfiles.files import ModelConfig
@@ -169,17 +169,17 @@ def test_every_schedule_gives_the_same_bits(tmp_path: Path, config: ModelConfig,
 
 def test_a_machine_on_which_batches_matter_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-check at the start fails once a kernel's numbers depend on what it computes at once."""
-    files, rms_norm = tiny_files(tmp_path), norms.RmsNorm.__call__
+    files, rms_norm = tiny_files(tmp_path), ops.rms_norm
 
-    def disturbed(norm: norms.RmsNorm, hidden: Tensor) -> Tensor:
-        return rms_norm(norm, hidden) * (1 + len(hidden) * 1e-6)
+    def disturbed(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm(hidden, weight, eps) * (1 + len(hidden) * 1e-6)
 
     on_torch = replace(SMALL, kernels="torch")
     engine = build_engine(files, VOCABULARY, on_torch)
     held = bytearray(engine.pages.layout.block_bytes)
     engine.pages.read([0], memoryview(held))
     assert not any(held), "the check leaves pages as it found them"
-    monkeypatch.setattr(norms.RmsNorm, "__call__", disturbed)
+    monkeypatch.setattr(ops, "rms_norm", disturbed)
     with pytest.raises(StartupError, match="depend on what else is in a batch"):
         build_engine(files, VOCABULARY, on_torch)
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from headrace.core.errors import StartupError
 from headrace.engine.accelerator import pick_accelerator
-from headrace.engine.build import build_engine, load_model
+from headrace.engine.build import build_engine
 from headrace.engine.options import EngineOptions
+from headrace.engine.torch_build import load_model
 from headrace.modelfiles.files import ModelConfig
 
 GEMMA = replace(CONFIG, architecture="gemma3_text", activation="gelu_tanh", local_rope_theta=1000.0)

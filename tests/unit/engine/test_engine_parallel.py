@@ -11,9 +11,9 @@ from fixtures.ranks import ThreadRank, run_ranks
 from fixtures.tiny_model import CONFIG, tiny_files, tiny_weights
 
 from headrace.core.errors import StartupError
-from headrace.engine.build import load_model
 from headrace.engine.parallel import ALONE, share_length
 from headrace.engine.runner import Span
+from headrace.engine.torch_build import load_model
 from headrace.engine.weights.decode import read_tensor
 from headrace.engine.weights.load import Weights
 from headrace.engine.weights.size import weight_bytes
@@ -75,7 +75,7 @@ def test_heads_that_do_not_divide_are_refused(
 def test_shares_make_up_the_tensor(tmp_path: Path, size: int, shard: int) -> None:
     name = "model.layers.1.mlp.down_proj.weight"
     files, whole = tiny_files(tmp_path), torch.from_numpy(tiny_weights()[name])
-    take = [Weights(files, torch.float32, rank).take(name, tuple(whole.shape), shard) for rank in _ranks(size)]
+    take = [Weights(files, torch.float32, rank).matrix(name, tuple(whole.shape), shard) for rank in _ranks(size)]
     joined = torch.cat(take, dim=shard)
     length = whole.shape[shard]
     assert len({share.shape for share in take}) == 1
@@ -94,7 +94,7 @@ def test_a_fused_matrix_shares_as_its_sections_do(tmp_path: Path, size: int) -> 
     fused = replace(entries[gate], name="fused", nbytes=2 * entries[gate].nbytes, shape=(2 * rows, hidden))
     for rank in _ranks(size):
         weights = Weights(replace(files, tensors=(*files.tensors, fused)), torch.float32, rank)
-        apart = weights.stacked((gate, up), ((rows, hidden), (rows, hidden)), shard=0)
+        apart = weights.stacked((gate, up), ((rows, hidden), (rows, hidden)))
         assert torch.equal(weights.fused("fused", (rows, rows), hidden), apart)
 
 

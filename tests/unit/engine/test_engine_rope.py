@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from fixtures.tiny_model import CONFIG, VOCABULARY, tiny_files
+from torch import Tensor
 
 from headrace.core.errors import StartupError
 from headrace.engine import ops
@@ -36,11 +37,17 @@ def test_an_unknown_variant_is_refused(tmp_path: Path) -> None:
         _digest(tmp_path, replace(CONFIG, rope_scaling=RopeScaling("spiral")), 64)
 
 
+def _angles(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
+    """[position, 1, rotary]"""
+    tables = rope_tables(config, length)
+    return torch.from_numpy(tables.cosines)[:, None], torch.from_numpy(tables.sines)[:, None]
+
+
 @pytest.mark.parametrize("part", [4, 8, 12, 0])
 def test_a_rotation_keeps_lengths_and_what_lies_beyond(part: int) -> None:
-    tables = rope_tables(replace(CONFIG, rotary_dim=part), 40, torch.float32)
+    tables = _angles(replace(CONFIG, rotary_dim=part), 40)
     states = torch.randn(40, 3, CONFIG.head_dim, generator=torch.Generator().manual_seed(1))
-    turned = ops.rotate(states, *tables.at(torch.arange(40)))
+    turned = ops.rotate(states, *tables)
     turning = part or CONFIG.head_dim
     assert torch.equal(turned[..., turning:], states[..., turning:])
     torch.testing.assert_close(turned.norm(dim=-1), states.norm(dim=-1))
@@ -49,12 +56,12 @@ def test_a_rotation_keeps_lengths_and_what_lies_beyond(part: int) -> None:
 
 
 def test_scores_depend_on_distances_alone() -> None:
-    tables = rope_tables(CONFIG, 60, torch.float32)
+    cosines, sines = _angles(CONFIG, 60)
     query, key = torch.randn(2, 1, 1, CONFIG.head_dim, generator=torch.Generator().manual_seed(2))
 
     def score(at: int, back: int) -> float:
         turned = (
-            ops.rotate(state, *tables.at(torch.tensor([place]))) for state, place in ((query, at), (key, at - back))
+            ops.rotate(state, cosines[[place]], sines[[place]]) for state, place in ((query, at), (key, at - back))
         )
         return float(torch.stack(list(turned)).prod(0).sum())
 

@@ -1,25 +1,24 @@
-"""The torch runner: what it draws, scores and reports of each span, over a model whose logits are known."""
+"""The runner of a model: what it draws, scores and reports of each span, over a model whose logits are known."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 from fixtures.sampling import NOTHING_KNOWN, draw_of
 from fixtures.sampling_oracle import Known
-from torch import Tensor
 
 from headrace.core.errors import InternalError, InvalidRequest
 from headrace.core.layout import KvLayout
 from headrace.core.sampling import SamplingParams
 from headrace.core.vocabulary import Vocabulary
-from headrace.engine import ops, torch_runner
-from headrace.engine.batch import Batch
+from headrace.engine import model_runner
+from headrace.engine.logit_row import Logits
 from headrace.engine.logprobs import token_logprob
-from headrace.engine.ops import PagedKv
+from headrace.engine.model_runner import ModelRunner
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.row_kernels import NumpyRows
 from headrace.engine.runner import Drawn, Span
 from headrace.engine.sample import Sampler
-from headrace.engine.torch_runner import TorchRunner
 
 SIZE = 40
 POISON = 39  # its state has logits that are not finite
@@ -28,20 +27,20 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 class TableModel:
-    """A token's state is its id; the logits that follow it stand in a table."""
+    """See Model. A token's state is its id; the logits that follow it stand in a table."""
 
     def __init__(self) -> None:
         self.table = np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(np.float32)
         self.table[POISON, 3] = np.nan
         self.most_rows = 0
+        self.ids: list[int] = []
 
-    def forward(self, batch: Batch, kv: ops.PagedKv) -> Tensor:
-        return batch.ids[:, None].float()
+    def forward(self, spans: Sequence[Span]) -> None:
+        self.ids = [token for span in spans for token in span.tokens[span.start : span.start + span.count]]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        self.most_rows = max(self.most_rows, len(hidden))
-        assert len(hidden) % 8 == 0
-        return torch.from_numpy(self.table)[hidden[:, 0].long()]
+    def logits(self, rows: Sequence[int]) -> Logits:
+        self.most_rows = max(self.most_rows, len(rows))
+        return self.table[[self.ids[row] for row in rows]]
 
 
 @pytest.fixture
@@ -50,11 +49,10 @@ def model() -> TableModel:
 
 
 @pytest.fixture
-def runner(model: TableModel) -> TorchRunner:
+def runner(model: TableModel) -> ModelRunner:
     layout = KvLayout(layers=1, kv_heads=1, head_dim=8, block_tokens=16, dtype="float32")
     pages = PageMemory(layout, 40)
-    kv = PagedKv(torch.from_numpy(pages.bytes), layout, torch.float32)
-    return TorchRunner(model, pages, kv, Sampler(Vocabulary(SIZE, frozenset({STOP}))))
+    return ModelRunner(model, pages, Sampler(Vocabulary(SIZE, frozenset({STOP}))))
 
 
 def _span(tokens: list[int], start: int = 0, count: int | None = None, **asked: object) -> Span:
@@ -65,7 +63,7 @@ def _span(tokens: list[int], start: int = 0, count: int | None = None, **asked: 
     return Span(tokens, start, length, list(range(-(-(start + length) // 16))), **{"draw": None, **asked})  # type: ignore[arg-type]
 
 
-def test_each_span_gets_its_own(runner: TorchRunner, model: TableModel) -> None:
+def test_each_span_gets_its_own(runner: ModelRunner, model: TableModel) -> None:
     chunk, single, silent = (
         _span([1, 2, 3], draw=GREEDY),
         _span([4, 5], start=1, draw=GREEDY),
@@ -75,7 +73,7 @@ def test_each_span_gets_its_own(runner: TorchRunner, model: TableModel) -> None:
     assert runner.run([chunk, silent, single]) == [Drawn(int(best[3])), Drawn(None), Drawn(int(best[5]))]
 
 
-def test_min_tokens_knows_the_vocabularys_stops(runner: TorchRunner, model: TableModel) -> None:
+def test_min_tokens_knows_the_vocabularys_stops(runner: ModelRunner, model: TableModel) -> None:
     model.table[1, STOP] = 99.0
     held = SamplingParams(temperature=0.0, min_tokens=1)
     ignored = SamplingParams(temperature=0.0, min_tokens=1, ignore_eos=True)
@@ -86,7 +84,7 @@ def test_min_tokens_knows_the_vocabularys_stops(runner: TorchRunner, model: Tabl
 @pytest.mark.parametrize(("start", "count"), [(0, 100), (0, 150), (40, 109), (149, 1), (148, 2)])
 @pytest.mark.parametrize("drawn", [False, True])
 def test_scores_are_those_of_the_tokens_that_follow(
-    runner: TorchRunner, model: TableModel, start: int, count: int, drawn: bool
+    runner: ModelRunner, model: TableModel, start: int, count: int, drawn: bool
 ) -> None:
     tokens = np.random.default_rng(2).integers(0, POISON, 150).tolist()
     draw = GREEDY if drawn and start + count == len(tokens) else None
@@ -99,12 +97,12 @@ def test_scores_are_those_of_the_tokens_that_follow(
     assert (outcome.token is None) is (draw is None)
 
 
-def test_scores_come_in_pieces(runner: TorchRunner, model: TableModel) -> None:
+def test_scores_come_in_pieces(runner: ModelRunner, model: TableModel) -> None:
     runner.run([_span([1] * 500, score=0)])
-    assert model.most_rows == torch_runner._SCORED_ROWS
+    assert model.most_rows == model_runner._SCORED_ROWS
 
 
-def test_scores_do_not_depend_on_the_chunks(runner: TorchRunner) -> None:
+def test_scores_do_not_depend_on_the_chunks(runner: ModelRunner) -> None:
     tokens = np.random.default_rng(4).integers(0, POISON, 200).tolist()
     (whole,) = runner.run([_span(tokens, score=5)])
     pieces = [runner.run([_span(tokens, start, min(33, 200 - start), score=5)])[0] for start in range(0, 200, 33)]
@@ -112,7 +110,7 @@ def test_scores_do_not_depend_on_the_chunks(runner: TorchRunner) -> None:
     assert [one for piece in pieces if isinstance(piece, Drawn) for one in piece.scored] == list(whole.scored)
 
 
-def test_what_is_not_finite_fails_its_span_alone(runner: TorchRunner) -> None:
+def test_what_is_not_finite_fails_its_span_alone(runner: ModelRunner) -> None:
     spans = [
         _span([1, POISON], draw=GREEDY),
         _span([1, POISON, 2], draw=GREEDY, score=1),

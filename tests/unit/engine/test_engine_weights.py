@@ -75,7 +75,7 @@ def test_missing_misshapen_and_unknown_tensors_are_refused(tmp_path: Path) -> No
 def test_weights_come_in_the_wanted_dtype(tmp_path: Path) -> None:
     files = tiny_files(tmp_path)
     name = "model.layers.1.mlp.down_proj.weight"
-    taken = Weights(files, torch.bfloat16).take(name, (CONFIG.hidden_size, CONFIG.intermediate_size))
+    taken = Weights(files, torch.bfloat16).matrix(name, (CONFIG.hidden_size, CONFIG.intermediate_size))
     assert torch.equal(taken, torch.from_numpy(tiny_weights()[name]).bfloat16())
 
 

@@ -9,45 +9,43 @@ from headrace.engine.models.feed_forward import take_feed_forward
 from headrace.engine.models.head import take_ends
 from headrace.engine.models.norms import RmsNorm
 from headrace.engine.models.rope import RopeTables, local_rope_tables, rope_tables
-from headrace.engine.weights.load import Weights
+from headrace.engine.weights.source import M, Source, V
 from headrace.modelfiles.files import ModelConfig
 
 
-def load_gemma(config: ModelConfig, weights: Weights, length: int, *, query_key_norms: bool) -> Decoder:
+def load_gemma(config: ModelConfig, weights: Source[M, V], length: int, *, query_key_norms: bool) -> Decoder[M, V]:
     """This rank's share. length: positions that the rotary tables cover. Raises StartupError for tensors that are
     missing, misshapen or left over."""
     layers = tuple(_layer(config, weights, index, query_key_norms) for index in range(config.layers))
     norm = _norm(config, weights, "model.norm.weight")
     embedding, head = take_ends(config, weights, scale=config.hidden_size**0.5)
-    return Decoder(embedding, layers, norm, head, _ropes(config, length, weights))
+    return Decoder(embedding, layers, norm, head, _ropes(config, length))
 
 
-def _ropes(config: ModelConfig, length: int, weights: Weights) -> tuple[RopeTables, ...]:
-    whole = rope_tables(config, length, weights.dtype, weights.device)
-    if not config.local_rope_theta:
-        return (whole,)
-    return whole, local_rope_tables(config, length, weights.dtype, weights.device)
+def _ropes(config: ModelConfig, length: int) -> tuple[RopeTables, ...]:
+    whole = rope_tables(config, length)
+    return (whole, local_rope_tables(config, length)) if config.local_rope_theta else (whole,)
 
 
-def _layer(config: ModelConfig, weights: Weights, index: int, query_key_norms: bool) -> Layer:
+def _layer(config: ModelConfig, weights: Source[M, V], index: int, query_key_norms: bool) -> Layer[M, V]:
     name = f"model.layers.{index}."
     before, after, before_feed, after_feed = (
         _norm(config, weights, f"{name}{norm}_layernorm.weight")
         for norm in ("input", "post_attention", "pre_feedforward", "post_feedforward")
     )
-    heads, attention = rank_heads(config, weights.parallel), f"{name}self_attn."
+    heads, attention = rank_heads(config, weights.ranks), f"{name}self_attn."
     norm = None
     if query_key_norms:
-        norm = RmsNorm(1.0 + query_key_weight(heads, config, weights, attention).float(), config.norm_eps)
+        norm = RmsNorm(weights.one_plus(query_key_weight(heads, config, weights, attention)), config.norm_eps)
     projections = take_projections(config, weights, attention)
     return Layer(
         norms=(before, before_feed),
-        attention=Attention(index, heads, projections, norm, attention_spec(config, index), weights.parallel),
+        attention=Attention(index, heads, projections, norm, attention_spec(config, index)),
         feed_forward=take_feed_forward(config, weights, f"{name}mlp."),
         post_norms=(after, after_feed),
         rope=1 if config.local_rope_theta and config.window(index) else 0,
     )
 
 
-def _norm(config: ModelConfig, weights: Weights, name: str) -> RmsNorm:
-    return RmsNorm(1.0 + weights.take(name, (config.hidden_size,)).float(), config.norm_eps)
+def _norm(config: ModelConfig, weights: Source[M, V], name: str) -> RmsNorm[V]:
+    return RmsNorm(weights.one_plus(weights.vector(name, config.hidden_size)), config.norm_eps)

@@ -2,10 +2,10 @@
 
 from headrace.engine.models.decoder import Decoder
 from headrace.engine.models.pre_norm import load_pre_norm
-from headrace.engine.weights.load import Weights
+from headrace.engine.weights.source import M, Source, V
 from headrace.modelfiles.files import ModelConfig
 
 
-def load_mistral(config: ModelConfig, weights: Weights, length: int) -> Decoder:
+def load_mistral(config: ModelConfig, weights: Source[M, V], length: int) -> Decoder[M, V]:
     """See load_pre_norm. Pages outside the window stay, hidden by the mask."""
     return load_pre_norm(config, weights, length)

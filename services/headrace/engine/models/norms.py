@@ -1,30 +1,18 @@
-"""Root-mean-square norms (Zhang and Sennrich, arXiv 1910.07467), alone or with the addition beside them in a layer."""
+"""Root-mean-square norms (Zhang and Sennrich, arXiv 1910.07467) of a decoder."""
 
 from dataclasses import dataclass
+from typing import Generic
 
-from torch import Tensor
-
-from headrace.engine import ops
+from headrace.engine.weights.source import V
 
 
 @dataclass(frozen=True, slots=True)
-class RmsNorm:
+class RmsNorm(Generic[V]):
     """Over the last dimension, in float32 inside. weight: [dim], or [head, dim] with one row a head.
 
     A weight in the model's dtype multiplies what was rounded to it, as Llama does; a float32 one, such as Gemma's
     1 + weight, multiplies before.
     """
 
-    weight: Tensor
+    weight: V
     eps: float
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return ops.rms_norm(hidden, self.weight, self.eps)
-
-    def of_sum(self, hidden: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
-        """hidden + added, and its norm."""
-        return ops.add_rms_norm(hidden, added, self.weight, self.eps)
-
-    def added_to(self, residual: Tensor, hidden: Tensor) -> Tensor:
-        """residual + the norm of hidden."""
-        return ops.rms_norm_add(hidden, residual, self.weight, self.eps)

@@ -8,40 +8,35 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
 from headrace.core.errors import StartupError
 from headrace.modelfiles.files import ModelConfig, RopeScaling
 
-Angles = tuple[Tensor, Tensor]
-_CPU = torch.device("cpu")
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class RopeTables:
-    """cosines, sines: [position, 1, rotary dim], in the model's dtype, computed in float32."""
+    """cosines, sines: [position, rotary dim], float32, for whoever computes to round.
 
-    cosines: Tensor
-    sines: Tensor
+    Keys in pages that workers exchange were turned by the same bits, so these are the same on every machine: angles are
+    products in float32, as the architectures' own code has them, and their cosines are taken in float64 and rounded.
+    """
 
-    def at(self, positions: Tensor) -> Angles:
-        """[token] to cosines and sines of [token, 1, rotary dim]."""
-        return self.cosines[positions], self.sines[positions]
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> "RopeTables":
-        return RopeTables(self.cosines.to(device, dtype), self.sines.to(device, dtype))
+    cosines: Floats
+    sines: Floats
 
 
-def rope_tables(config: ModelConfig, length: int, dtype: torch.dtype, device: torch.device = _CPU) -> RopeTables:
-    """For positions 0 .. length - 1, with the model's scaling. Computed on the CPU, wherever they go: keys in pages
-    that workers exchange were turned by the same bits."""
-    return _tables(config, config.rope_theta, config.rope_scaling, length).to(device, dtype)
+def rope_tables(config: ModelConfig, length: int) -> RopeTables:
+    """For positions 0 .. length - 1, with the model's scaling."""
+    return _tables(config, config.rope_theta, config.rope_scaling, length)
 
 
-def local_rope_tables(config: ModelConfig, length: int, dtype: torch.dtype, device: torch.device = _CPU) -> RopeTables:
+def local_rope_tables(config: ModelConfig, length: int) -> RopeTables:
     """For the layers with a window, where these rotate by another base."""
-    return _tables(config, config.local_rope_theta, RopeScaling(), length).to(device, dtype)
+    return _tables(config, config.local_rope_theta, RopeScaling(), length)
 
 
 def rope_recipe(config: ModelConfig, length: int) -> str:
@@ -56,31 +51,41 @@ def _tables(config: ModelConfig, theta: float, scaling: RopeScaling, length: int
         raise StartupError(
             f"The rotary embedding {scaling.variant!r} is not supported.", remedy=f"Supported: {', '.join(_VARIANTS)}."
         )
-    exponents = torch.arange(0, config.rotary_dim or config.head_dim, 2, dtype=torch.float32)
-    frequencies = scaled(1.0 / theta ** (exponents / (config.rotary_dim or config.head_dim)), theta, scaling, length)
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
-    angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
-    factor = scaling.attention_factor
-    return RopeTables(angles.cos() * factor, angles.sin() * factor)
+    rotary = config.rotary_dim or config.head_dim
+    exponents = np.arange(0, rotary, 2, dtype=np.float32) / np.float32(rotary)
+    frequencies = scaled(_powers(theta, exponents), theta, scaling, length)
+    angles = np.outer(np.arange(length, dtype=np.float32), frequencies).astype(np.float64)
+    return RopeTables(*(_both_halves(turn(angles), scaling.attention_factor) for turn in (np.cos, np.sin)))
 
 
-def _unscaled(frequencies: Tensor, theta: float, scaling: RopeScaling, length: int) -> Tensor:
+def _powers(theta: float, exponents: Floats) -> Floats:
+    """1 / theta^exponent, each step rounded as in the architectures' own code."""
+    return np.float32(1.0) / np.power(theta, exponents.astype(np.float64)).astype(np.float32)
+
+
+def _both_halves(half: npt.NDArray[np.float64], factor: float) -> Floats:
+    values = half.astype(np.float32) * np.float32(factor)
+    return np.concatenate((values, values), axis=1)
+
+
+def _unscaled(frequencies: Floats, theta: float, scaling: RopeScaling, length: int) -> Floats:
     return frequencies
 
 
-def _linear(frequencies: Tensor, theta: float, scaling: RopeScaling, length: int) -> Tensor:
+def _linear(frequencies: Floats, theta: float, scaling: RopeScaling, length: int) -> Floats:
     return frequencies / scaling.factor
 
 
-def _llama3(frequencies: Tensor, theta: float, scaling: RopeScaling, length: int) -> Tensor:
+def _llama3(frequencies: Floats, theta: float, scaling: RopeScaling, length: int) -> Floats:
     """Slow turns are slowed by `factor`, fast ones stay, those between are mixed by how often they turn."""
     turns = scaling.original_max_position * frequencies / (2 * math.pi)
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    kept = kept.clamp(0, 1)
-    return (1 - kept) * frequencies / scaling.factor + kept * frequencies
+    kept = kept.clip(0, 1)
+    slowed: Floats = (1 - kept) * frequencies / scaling.factor + kept * frequencies
+    return slowed
 
 
-def _yarn(frequencies: Tensor, theta: float, scaling: RopeScaling, length: int) -> Tensor:
+def _yarn(frequencies: Floats, theta: float, scaling: RopeScaling, length: int) -> Floats:
     """Between the frequencies that turn beta_fast and beta_slow times in the original context the slowing sets in."""
     count = len(frequencies)
 
@@ -92,21 +97,23 @@ def _yarn(frequencies: Tensor, theta: float, scaling: RopeScaling, length: int) 
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * count - 1)
     high += 0.001 if low == high else 0.0
-    slowed = ((torch.arange(count, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
-    return frequencies / scaling.factor * slowed + frequencies * (1 - slowed)
+    slowed: Floats = ((np.arange(count, dtype=np.float32) - np.float32(low)) / np.float32(high - low)).clip(0, 1)
+    mixed: Floats = frequencies / np.float32(scaling.factor) * slowed + frequencies * (1 - slowed)
+    return mixed
 
 
-def _longrope(frequencies: Tensor, theta: float, scaling: RopeScaling, length: int) -> Tensor:
+def _longrope(frequencies: Floats, theta: float, scaling: RopeScaling, length: int) -> Floats:
     """One divisor a frequency. The served context decides which, so that keys in pages stay valid as a prompt grows."""
     factors = scaling.long_factors if _is_long(scaling, length) else scaling.short_factors
-    return frequencies / torch.tensor(factors, dtype=torch.float32)
+    divisors: Floats = np.array(factors, dtype=np.float32)
+    return frequencies / divisors
 
 
 def _is_long(scaling: RopeScaling, length: int) -> bool:
     return length > scaling.original_max_position
 
 
-_VARIANTS: dict[str, Callable[[Tensor, float, RopeScaling, int], Tensor]] = {
+_VARIANTS: dict[str, Callable[[Floats, float, RopeScaling, int], Floats]] = {
     "default": _unscaled,
     "linear": _linear,
     "llama3": _llama3,

@@ -6,40 +6,42 @@ Owns the choice and what is said of it.
 import os
 
 import structlog
-import torch
 
 from headrace.core.errors import StartupError
-from headrace.engine.models.decoder import Decoder
+from headrace.engine.models.architectures import load_decoder
 from headrace.engine.native.compile import compile_decoder, obstacle
 from headrace.engine.native.decoder import NativeDecoder
-from headrace.engine.ops import PagedKv
+from headrace.engine.native.stored_weights import StoredWeights
 from headrace.engine.options import EngineOptions
+from headrace.engine.page_memory import PageMemory
 from headrace.engine.rows import padded_rows
-from headrace.engine.weights.stored import StoredMatrices
+from headrace.modelfiles.files import ModelFiles
 from headrace_kernels import native
 
 # Rows whose logits are wanted at once at most, beside those of a step.
 _LEAST_ROWS = 64
 
 
-def pick_native(decoder: Decoder, stored: StoredMatrices, kv: PagedKv, options: EngineOptions) -> NativeDecoder | None:
-    """The decoder on native kernels; None if torch is to compute it. Packs its matrices out of their files.
+def pick_native(files: ModelFiles, options: EngineOptions, length: int, pages: PageMemory) -> NativeDecoder | None:
+    """The model on native kernels, its matrices packed straight out of their files; None if torch is to compute it.
 
-    stored: where the matrices stand that are placeholders in `decoder`. Raises StartupError for a broken file, and if
-    the options insist on what is not possible here.
+    length: of contexts, at most. Raises StartupError for broken files, and if the options insist on what is not
+    possible here.
     """
+    if options.kernels == "torch":
+        return None
     choose_instruction_set(options)
-    reason = obstacle(decoder, options.quantization)
+    dtype = pages.layout.dtype
+    reason = obstacle(files.config, dtype, options.quantization)
     if reason is not None:
         _refuse(options, reason)
         return None
     _tell_of_refused()
     rows = padded_rows(max(options.max_num_batched_tokens, _LEAST_ROWS))
     threads = options.threads or len(os.sched_getaffinity(0))
-    compiled = compile_decoder(decoder, kv, rows, options.quantization, stored=stored, threads=threads)
-    # What is left to torch is small, and its threads would take turns with the kernels'.
-    torch.set_num_threads(1)
-    return NativeDecoder(compiled, kv.layout.block_tokens, threads)
+    decoder = load_decoder(files, StoredWeights(files, dtype), length)
+    compiled = compile_decoder(decoder, pages, rows, options.quantization, threads=threads)
+    return NativeDecoder(compiled, pages.layout.block_tokens, threads)
 
 
 def choose_instruction_set(options: EngineOptions) -> None:
@@ -54,11 +56,6 @@ def choose_instruction_set(options: EngineOptions) -> None:
     except ValueError as error:
         remedy = f"Leave out --cpu-isa, and {native.instruction_set()} is used."
         raise StartupError(str(error), remedy=remedy) from None
-
-
-def kernels_name(model: object) -> str:
-    """Who computes `model`, for people."""
-    return f"native {native.instruction_set()}" if isinstance(model, NativeDecoder) else "torch"
 
 
 def _refuse(options: EngineOptions, reason: str) -> None:

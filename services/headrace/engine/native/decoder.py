@@ -1,4 +1,4 @@
-"""A model that the native kernels run: steps in, states and logits out, as a Decoder does with torch.
+"""A Model that the native kernels run.
 
 Owns the arrays that a step hands to C++. Its bits depend on a sequence's own tokens alone, whatever it is computed
 with.
@@ -8,12 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from headrace.engine.batch import Batch
+from headrace.engine.logit_row import Logits
 from headrace.engine.native.compile import Compiled
-from headrace.engine.ops import PagedKv
 from headrace.engine.runner import Span
 from headrace_kernels.native import Program, Step
 
@@ -31,19 +28,16 @@ class NativeDecoder:
         """All that a step runs."""
         return self._compiled.layers, self._compiled.head
 
-    def forward(self, batch: Batch, kv: PagedKv) -> Tensor:
-        """The states are good until the next call."""
-        arrays = step_arrays(batch.spans, self._block_tokens)
+    def forward(self, spans: Sequence[Span]) -> None:
+        arrays = step_arrays(spans, self._block_tokens)
         sequences, width = arrays[-1].shape
-        step = Step(*_addresses(arrays), None, None, batch.tokens, sequences, width, 0)
+        step = Step(*_addresses(arrays), None, None, len(arrays[0]), sequences, width, 0)
         self._compiled.layers.run(step, self._threads)
-        return self._compiled.hidden[: batch.rows]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        self._compiled.rows[: len(hidden)] = hidden
-        logits = torch.empty(len(hidden), self._compiled.vocabulary)
-        rows = np.arange(len(hidden), dtype=np.int32)
-        step = Step(head_rows=rows.ctypes.data, logits=logits.data_ptr(), head_count=len(rows))
+    def logits(self, rows: Sequence[int]) -> Logits:
+        logits = np.empty((len(rows), self._compiled.vocabulary), dtype=np.float32)
+        picked = np.array(rows, dtype=np.int32)
+        step = Step(head_rows=picked.ctypes.data, logits=logits.ctypes.data, head_count=len(rows))
         self._compiled.head.run(step, self._threads)
         return logits
 

@@ -6,10 +6,11 @@ Owns the order: processes first, so that all ranks load at once.
 import torch
 
 from headrace.core.vocabulary import Vocabulary
-from headrace.engine.build import assemble, load_model, plan
+from headrace.engine.build import assemble, plan
 from headrace.engine.options import EngineOptions
 from headrace.engine.replica import Replica
 from headrace.engine.tensor_parallel.ranks import Leader, Ranks, start_ranks, threads_of_rank
+from headrace.engine.torch_build import load_model, over_pages
 from headrace.engine.weights.load import DTYPES
 from headrace.modelfiles.files import ModelFiles
 
@@ -23,8 +24,8 @@ def build_ranked_engine(files: ModelFiles, vocabulary: Vocabulary, options: Engi
     try:
         model = load_model(files, DTYPES[size.layout.dtype], size.max_model_len, ranks.parallel)
         ranks.meet()
-        leader = Leader(model, ranks)
-        return assemble(files, vocabulary, options, size, model=leader, pages=ranks.pages), ranks
+        computing = over_pages(Leader(model, ranks), ranks.pages, options, size)
+        return assemble(files, vocabulary, options, size, computing), ranks
     except BaseException:
         ranks.stop()
         raise

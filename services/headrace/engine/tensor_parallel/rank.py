@@ -19,18 +19,18 @@ from torch._C._distributed_c10d import TCPStore
 
 from headrace.core.errors import HeadraceError, WorkerLost
 from headrace.engine.batch import make_batch
-from headrace.engine.build import load_model
-from headrace.engine.models.decoder import Decoder
 from headrace.engine.ops import PagedKv
 from headrace.engine.tensor_parallel.commands import LEFT_ALONE, Kind, Start, receive, send, unpack_step
 from headrace.engine.tensor_parallel.group import LIMIT, GroupParallel
+from headrace.engine.torch_build import load_model
+from headrace.engine.torch_decoder import TorchDecoder
 from headrace.engine.weights.load import DTYPES
 
 
 class Rank:
     """Makes the two calls of rank 0's Model with this rank's share."""
 
-    def __init__(self, start: Start, model: Decoder, parallel: GroupParallel) -> None:
+    def __init__(self, start: Start, model: TorchDecoder, parallel: GroupParallel) -> None:
         self._model = model
         self._parallel = parallel
         self._dtype = DTYPES[start.layout.dtype]
@@ -39,7 +39,7 @@ class Rank:
         memory = np.frombuffer(pages, dtype=np.uint8, offset=start.rank * share, count=share)
         shaped = torch.from_numpy(memory.reshape(start.layout.layers, start.num_blocks, -1))
         self._kv = PagedKv(shaped, start.layout, self._dtype, batch_invariant=start.batch_invariant)
-        self._width = model.embedding.table.shape[1]
+        self._width = model.width
 
     def follow(self, connection: socket.socket) -> NoReturn:
         """Do what rank 0 says. Raises EOFError once it is gone, WorkerLost if another rank is."""

@@ -21,13 +21,13 @@ from torch._C._distributed_c10d import TCPStore
 
 from headrace.core.errors import HeadraceError, StartupError, WorkerLost
 from headrace.engine.batch import Batch
-from headrace.engine.models.decoder import Decoder
 from headrace.engine.ops import PagedKv
 from headrace.engine.options import EngineOptions, PoolSize
 from headrace.engine.page_memory import PageMemory
 from headrace.engine.parallel import local_heads
 from headrace.engine.tensor_parallel.commands import LEFT_ALONE, Kind, Start, pack_step, receive, send
 from headrace.engine.tensor_parallel.group import LIMIT, GroupParallel
+from headrace.engine.torch_decoder import TorchDecoder
 from headrace.modelfiles.files import ModelFiles
 
 _HOST = "127.0.0.1"
@@ -171,18 +171,18 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The Model of rank 0: every pass is told to the other ranks first."""
+    """The TensorModel of rank 0: every pass is told to the other ranks first."""
 
-    model: Decoder
+    model: TorchDecoder
     ranks: Ranks
 
     def forward(self, batch: Batch, kv: PagedKv) -> Tensor:
-        """See Model."""
+        """See TensorModel."""
         self.ranks.tell(Kind.STEP, pack_step(batch.spans, kv.layout.block_tokens))
         return self.model.forward(batch, kv)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """See Model."""
+        """See TensorModel."""
         self.ranks.tell(Kind.LOGITS, len(hidden).to_bytes(4, "little"))
         self.ranks.parallel.broadcast(hidden)
         return self.model.logits(hidden)

@@ -1,17 +1,17 @@
-"""Weights: hands a rank of a model its tensors, or its share of them, by name, in the wanted dtype.
+"""Weights: hands a rank of a model its tensors, or its share of them, by name, as torch's.
 
-Owns the check that a model used all the tensors there are: a tensor nobody asked for means that the model computes
-something else than its file describes. A share is read alone, never the whole tensor around it.
+A share is read alone, never the whole tensor around it.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headrace.core.errors import StartupError
 from headrace.engine.parallel import ALONE, Parallel, share_length
 from headrace.engine.weights.decode import read_tensor
-from headrace.engine.weights.stored import StoredMatrices
+from headrace.engine.weights.source import Inventory
 from headrace.modelfiles.files import ModelFiles, TensorEntry
 
 DTYPES: dict[str, torch.dtype] = {
@@ -24,89 +24,73 @@ _CPU = torch.device("cpu")
 
 
 class Weights:
-    """The tensors of a model's files, decoded when they are asked for. `parallel` is whose shares they are, and
-    `device` where they are put, one after the other.
-
-    stored: where given, matrices are not decoded: placeholders stand for them, and it knows what for. For one rank.
-    """
+    """See Source. The tensors of a model's files, decoded when they are asked for. `parallel` is whose shares they are,
+    and `device` where they are put, one after the other."""
 
     def __init__(
-        self,
-        files: ModelFiles,
-        dtype: torch.dtype,
-        parallel: Parallel = ALONE,
-        *,
-        stored: StoredMatrices | None = None,
-        device: torch.device = _CPU,
+        self, files: ModelFiles, dtype: torch.dtype, parallel: Parallel = ALONE, *, device: torch.device = _CPU
     ) -> None:
-        self.dtype = dtype
-        self.device = device
-        self.parallel = parallel
-        self._stored = stored
-        self._model = files.name
-        self._entries = {entry.name: entry for entry in files.tensors}
-        self._used: set[str] = set()
+        self._dtype = dtype
+        self._device = device
+        self._parallel = parallel
+        self._inventory = Inventory(files)
 
-    def take(self, name: str, shape: tuple[int, ...], shard: int | None = None) -> Tensor:
-        """A tensor of one or two dimensions. shape: the whole tensor's. shard: the dimension of which only this rank's
-        share is wanted. Raises StartupError if the tensor is missing or of another shape."""
-        entry = self._entry(name, shape)
-        if self._stored is not None and len(shape) > 1:
-            return self._stored.placeholder([entry], self.dtype)
-        parts = [slice(None)] * len(shape)
+    @property
+    def ranks(self) -> int:
+        return self._parallel.size
+
+    def matrix(self, name: str, shape: tuple[int, int], shard: int | None = None) -> Tensor:
+        entry = self._inventory.take(name, shape)
+        parts = [slice(None)] * 2
         if shard is not None:
             parts[shard] = self._share(0, shape[shard])
-        return self._padded(self._read(entry, parts), shape, shard)
+        read = self._read(entry, *parts)
+        return read if shard is None else pad(read, shard, share_length(shape[shard], self.ranks))
 
-    def stacked(self, names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], shard: int | None = None) -> Tensor:
-        """Several matrices of one input as one, rows below rows; of each this rank's share, if shard is 0."""
-        if self._stored is not None and len(shapes[0]) > 1:
-            entries = [self._entry(name, shape) for name, shape in zip(names, shapes, strict=True)]
-            return self._stored.placeholder(entries, self.dtype)
-        return torch.cat([self.take(name, shape, shard) for name, shape in zip(names, shapes, strict=True)])
+    def stacked(self, names: Sequence[str], shapes: Sequence[tuple[int, int]]) -> Tensor:
+        return torch.cat([self.matrix(name, shape, 0) for name, shape in zip(names, shapes, strict=True)])
 
-    def fused(self, name: str, sections: tuple[int, ...], columns: int) -> Tensor:
-        """This rank's share of each section of rows of one matrix, rows below rows: what `stacked` gives where a
-        checkpoint keeps the matrices apart."""
-        entry = self._entry(name, (sum(sections), columns))
-        if self._stored is not None:
-            return self._stored.placeholder([entry], self.dtype)
+    def fused(self, name: str, sections: Sequence[int], columns: int) -> Tensor:
+        entry = self._inventory.take(name, (sum(sections), columns))
         shares: list[Tensor] = []
         start = 0
         for rows in sections:
-            part = self._read(entry, [self._share(start, rows), slice(None)])
-            shares.append(self._padded(part, (rows, columns), 0))
+            part = self._read(entry, self._share(start, rows))
+            shares.append(pad(part, 0, share_length(rows, self.ranks)))
             start += rows
         return torch.cat(shares)
 
-    def finish(self, ignorable: frozenset[str]) -> None:
-        """Raises StartupError if tensors outside `ignorable` were left unused."""
-        left = sorted(self._entries.keys() - self._used - ignorable)
-        if left:
-            raise StartupError(
-                f"Model {self._model} has {len(left)} tensors that its architecture does not use, such as {left[0]}.",
-                remedy="This variant of the architecture is not supported.",
-            )
+    def own_rows(self, whole: Tensor) -> Tensor:
+        if self.ranks == 1:
+            return whole
+        return pad(whole[self._share(0, len(whole))], 0, share_length(len(whole), self.ranks))
 
-    def _entry(self, name: str, shape: tuple[int, ...]) -> TensorEntry:
-        entry = self._entries.get(name)
-        if entry is None or entry.shape != shape:
-            found = "is missing" if entry is None else f"has shape {entry.shape} instead of {shape}"
-            raise StartupError(f"Tensor {name} of model {self._model} {found}.", remedy="Fetch the model again.")
-        self._used.add(name)
-        return entry
+    def vector(self, name: str, length: int) -> Tensor:
+        return self._read(self._inventory.take(name, (length,)))
+
+    def joined(self, names: Sequence[str], lengths: Sequence[int]) -> Tensor:
+        shares: list[Tensor] = []
+        for name, length in zip(names, lengths, strict=True):
+            share = self._read(self._inventory.take(name, (length,)), columns=self._share(0, length))
+            shares.append(pad(share, 0, share_length(length, self.ranks)))
+        return torch.cat(shares)
+
+    def one_plus(self, vector: Tensor) -> Tensor:
+        return 1.0 + vector.float()
+
+    def per_head(self, vectors: Sequence[tuple[Tensor, int]]) -> Tensor:
+        return torch.cat([vector.expand(heads, -1) for vector, heads in vectors])
+
+    def finish(self, ignorable: frozenset[str]) -> None:
+        self._inventory.finish(ignorable)
 
     def _share(self, first: int, length: int) -> slice:
-        share = share_length(length, self.parallel.size)
-        start = min(self.parallel.rank * share, length)
+        share = share_length(length, self.ranks)
+        start = min(self._parallel.rank * share, length)
         return slice(first + start, first + min(start + share, length))
 
-    def _read(self, entry: TensorEntry, parts: list[slice]) -> Tensor:
-        values = read_tensor(entry, *parts) if len(parts) > 1 else read_tensor(entry, columns=parts[0])
-        return torch.tensor(values, dtype=self.dtype, device=self.device)
-
-    def _padded(self, share: Tensor, shape: tuple[int, ...], shard: int | None) -> Tensor:
-        return share if shard is None else pad(share, shard, share_length(shape[shard], self.parallel.size))
+    def _read(self, entry: TensorEntry, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor:
+        return torch.tensor(read_tensor(entry, rows, columns), dtype=self._dtype, device=self._device)
 
 
 def pad(tensor: Tensor, dim: int, length: int) -> Tensor:

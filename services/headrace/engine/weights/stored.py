@@ -1,16 +1,14 @@
 """Matrices that stay in their files until they are packed: where each of their rows stands, and how.
 
-Owns the map of the files, and the placeholders that stand for such matrices in a decoder meanwhile. It reads no value.
+Owns the map of the files. It reads no value.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from headrace.engine.weights.decode import mapped_rows
 from headrace.modelfiles.files import TensorEntry
@@ -27,11 +25,15 @@ class StoredMatrix:
         return frozenset(entry.encoding for entry in self.entries)
 
     @property
+    def rows(self) -> int:
+        return sum(entry.shape[0] for entry in self.entries)
+
+    @property
     def columns(self) -> int:
         return self.entries[0].shape[1]
 
     @contextmanager
-    def rows(self) -> Iterator[list[tuple[npt.NDArray[np.int64], str]]]:
+    def mapped(self) -> Iterator[list[tuple[npt.NDArray[np.int64], str]]]:
         """Within the block: for each tensor the addresses of its rows' bytes, with GGUF's row permutation undone, and
         their encoding. Afterwards none of the files' pages count as ours. Raises StartupError for a broken file."""
         maps = [mapped_rows(entry) for entry in self.entries]
@@ -45,23 +47,3 @@ def _addresses(lines: npt.NDArray[np.uint8], entry: TensorEntry) -> npt.NDArray[
         order = order.reshape(entry.permuted_heads, -1, 2).swapaxes(1, 2).reshape(-1)
     addresses: npt.NDArray[np.int64] = lines.ctypes.data + order * lines.strides[0]
     return addresses
-
-
-class StoredMatrices:
-    """Which matrix each placeholder stands for. A placeholder is a tensor with shape and dtype but no values."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, StoredMatrix]] = {}
-
-    def placeholder(self, entries: Sequence[TensorEntry], dtype: torch.dtype) -> Tensor:
-        """For `entries`, rows below rows."""
-        matrix = StoredMatrix(tuple(entries))
-        rows = sum(entry.shape[0] for entry in entries)
-        tensor = torch.empty(rows, matrix.columns, dtype=dtype, device="meta")
-        self._known[id(tensor)] = tensor, matrix
-        return tensor
-
-    def of(self, tensor: Tensor) -> StoredMatrix | None:
-        """None for a tensor that holds its values itself."""
-        known = self._known.get(id(tensor))
-        return None if known is None else known[1]
