@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from kernels.emulation.build import built, compiler
@@ -58,10 +59,18 @@ def device() -> torch.device:
 @pytest.fixture(autouse=True)
 def _poisoned_scratch() -> Iterator[None]:
     """Memory that a launch allocates without filling it holds NaN, so what is read unwritten shows."""
-    before = torch.are_deterministic_algorithms_enabled()
+    before, scratch = torch.are_deterministic_algorithms_enabled(), native.scratch
     torch.use_deterministic_algorithms(True)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "scratch", lambda *sizes: _poisoned(scratch(*sizes)))
+        yield
     torch.use_deterministic_algorithms(before)
+
+
+def _poisoned(room: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8] | None:
+    if room is not None:
+        room.fill(0xFF)  # of which floats are NaN
+    return room
 
 
 @pytest.fixture

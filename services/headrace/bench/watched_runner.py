@@ -35,7 +35,7 @@ class TimedSampler:
 
 
 class TimedModel:
-    """Any model. seconds: that it took, of all steps."""
+    """Any model. seconds: that it took, of all steps, with what makes tensors of a step and brings logits back."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""What the engine must know of a vocabulary; the worker builds it from `text`."""
+"""What the engine must know of a vocabulary: a model's files tell it."""
 
 from dataclasses import dataclass
 

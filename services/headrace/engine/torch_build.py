@@ -29,8 +29,7 @@ _CPU = torch.device("cpu")
 
 def on_torch(files: ModelFiles, options: EngineOptions, size: PoolSize, pages: PageMemory) -> Computing:
     """The whole model on the CPU. Raises StartupError as load_model does."""
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    _use_threads(options)
     model = load_model(files, DTYPES[size.layout.dtype], size.max_model_len)
     return over_pages(model, pages, options, size)
 
@@ -45,6 +44,7 @@ def on_accelerator(
     files: ModelFiles, options: EngineOptions, accelerator: Accelerator | None
 ) -> tuple[PoolSize, Computing]:
     """accelerator: by default what the options name. Raises StartupError if there is none, and as load_model does."""
+    _use_threads(options)
     accelerator = accelerator or pick_accelerator(options)
     if accelerator is None:
         raise InternalError("An engine on an accelerator was asked for, and none was named.")
@@ -64,7 +64,13 @@ def load_model(
     Raises StartupError if the architecture is not supported, the files are broken, or the ranks cannot share it.
     """
     decoder = load_decoder(files, Weights(files, dtype, parallel, device=device), length)
-    return TorchDecoder(decoder, tuple(_angles(tables, dtype, device) for tables in decoder.ropes), parallel)
+    angles = tuple(_angles(tables, dtype, device) for tables in decoder.ropes)
+    return TorchDecoder(replace(decoder, ropes=()), angles, parallel)
+
+
+def _use_threads(options: EngineOptions) -> None:
+    if options.threads:
+        torch.set_num_threads(options.threads)
 
 
 def _angles(tables: RopeTables, dtype: torch.dtype, device: torch.device) -> Angles:

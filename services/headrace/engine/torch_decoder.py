@@ -27,7 +27,7 @@ Angles = tuple[Tensor, Tensor]
 @dataclass(frozen=True, slots=True)
 class TorchDecoder:
     """See TensorModel. ropes: cosines and sines of each of the decoder's tables, [position, 1, rotary dim], in the
-    model's dtype."""
+    model's dtype; `parts` need hold them no more."""
 
     parts: Decoder[Tensor, Tensor]
     ropes: tuple[Angles, ...]
@@ -51,7 +51,7 @@ class TorchDecoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         head = self.parts.head
-        shares = self.parallel.gather(functional.linear(norm(self.parts.norm, hidden), head.rows))
+        shares = self.parallel.gather(functional.linear(_normed(self.parts.norm, hidden), head.rows))
         logits = shares[:, : head.vocabulary].float()
         return soft_cap(logits, head.softcap) if head.softcap else logits
 
@@ -65,13 +65,13 @@ class TorchDecoder:
     ) -> Tensor:
         """[batch.rows, hidden], and so the result."""
         before, between = layer.norms
-        attended = self._attend(layer.attention, norm(before, hidden), batch, kv, angles)
+        attended = self._attend(layer.attention, _normed(before, hidden), batch, kv, angles)
         if not layer.post_norms:
             hidden, normed = ops.add_rms_norm(hidden, attended, between.weight, between.eps)
             return hidden + self._feed(layer, normed)
         after_attention, after_feed = layer.post_norms
         hidden = ops.rms_norm_add(attended, hidden, after_attention.weight, after_attention.eps)
-        fed = self._feed(layer, norm(between, hidden))
+        fed = self._feed(layer, _normed(between, hidden))
         return ops.rms_norm_add(fed, hidden, after_feed.weight, after_feed.eps)
 
     def _attend(
@@ -82,7 +82,7 @@ class TorchDecoder:
         states = functional.linear(normed, parts.qkv, parts.qkv_bias)[: batch.tokens]
         states = states.view(batch.tokens, -1, heads.dim)
         turning = states[:, : heads.queries + heads.keys]
-        turned = ops.rotate(turning if attention.norm is None else norm(attention.norm, turning), *angles)
+        turned = ops.rotate(turning if attention.norm is None else _normed(attention.norm, turning), *angles)
         kv.write(attention.index, batch.slots, turned[:, heads.queries :], states[:, turning.shape[1] :])
         attended = ops.attention(turned[:, : heads.queries], kv, attention.index, attention.spec, batch)
         out = self.parallel.sum(functional.linear(attended, parts.out))
@@ -92,17 +92,17 @@ class TorchDecoder:
         """[row, hidden] to [row, hidden]."""
         feed = layer.feed_forward
         if isinstance(feed, Mixture):
-            return self.parallel.sum(mixed(feed, normed))
+            return self.parallel.sum(_mixed(feed, normed))
         out = self.parallel.sum(functional.linear(_gated(feed, normed), feed.down))
         return out if feed.down_bias is None else out + feed.down_bias
 
 
-def norm(norm: Norm, hidden: Tensor) -> Tensor:
+def _normed(norm: Norm, hidden: Tensor) -> Tensor:
     """Of [row, dim] or [row, head, dim]."""
     return ops.rms_norm(hidden, norm.weight, norm.eps)
 
 
-def mixed(mixture: Mixture[Tensor], normed: Tensor) -> Tensor:
+def _mixed(mixture: Mixture[Tensor], normed: Tensor) -> Tensor:
     """[row, hidden] to [row, hidden], this rank's part of the sum. A row's experts are added in their order, whatever
     else is in the batch."""
     chances = functional.linear(normed, mixture.router).float().softmax(-1)

@@ -42,7 +42,7 @@ def show(options: ModelsOptions) -> int:
 
 
 def _read_tokenizer(verdict: Verdict) -> Verdict:
-    """The verdict with what a start would say of the tokenizer."""
+    """The verdict with what the start of a frontend would say of the tokenizer."""
     if verdict.tokenizer_json is None:
         return verdict
     try:

@@ -10,7 +10,7 @@ from fixtures.tiny_model import CONFIG, VOCABULARY, tiny_files
 from torch import Tensor
 
 from headrace.core.errors import StartupError
-from headrace.engine.accelerator import pick_accelerator
+from headrace.engine.accelerator import Accelerator, pick_accelerator
 from headrace.engine.build import build_engine
 from headrace.engine.options import EngineOptions
 from headrace.engine.torch_build import load_model
@@ -27,6 +27,17 @@ def test_without_a_gpu_cuda_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyP
 
 def test_the_cpu_is_no_accelerator() -> None:
     assert pick_accelerator(EngineOptions()) is None
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_are_those_asked_for(tmp_path: Path, threads: int) -> None:
+    before, on_cpu = torch.get_num_threads(), Accelerator(torch.device("cpu"), "torch", 2**30, None)
+    options = EngineOptions(dtype="float32", device="cuda", kv_cache_memory_bytes=2**20, threads=threads)
+    try:
+        build_engine(tiny_files(tmp_path), VOCABULARY, options, accelerator=on_cpu)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("config", [CONFIG, GEMMA], ids=["llama", "gemma"])

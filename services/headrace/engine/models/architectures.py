@@ -39,10 +39,15 @@ LOADERS: dict[str, Loader] = {
 def load_decoder(files: ModelFiles, weights: Source[M, V], length: int) -> Decoder[M, V]:
     """For contexts of up to `length` tokens. Raises StartupError if the architecture is not supported, the files are
     broken, or the ranks cannot share it."""
+    return loader_of(files)(files.config, weights, length)
+
+
+def loader_of(files: ModelFiles) -> Loader:
+    """Raises StartupError if the architecture is not supported."""
     load = LOADERS.get(files.config.architecture)
     if load is None:
         raise StartupError(
             f"Architecture {files.config.architecture!r} of model {files.name} is not supported.",
             remedy=f"Choose a model of {', '.join(LOADERS)}.",
         )
-    return load(files.config, weights, length)
+    return load

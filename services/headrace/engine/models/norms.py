@@ -10,8 +10,8 @@ from headrace.engine.weights.source import V
 class RmsNorm(Generic[V]):
     """Over the last dimension, in float32 inside. weight: [dim], or [head, dim] with one row a head.
 
-    A weight in the model's dtype multiplies what was rounded to it, as Llama does; a float32 one, such as Gemma's
-    1 + weight, multiplies before.
+    To torch a weight in the model's dtype multiplies what was rounded to it, as Llama does; a float32 one, such as
+    Gemma's 1 + weight, multiplies before. The native kernels round to no other dtype in between.
     """
 
     weight: V

@@ -12,17 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import StartupError
+from headrace.engine.models.turns import power, turns
 from headrace.modelfiles.files import ModelConfig, RopeScaling
 
 Floats = npt.NDArray[np.float32]
+
+# Positions.
+_PIECE = 512
 
 
 @dataclass(frozen=True, slots=True)
 class RopeTables:
     """cosines, sines: [position, rotary dim], float32, for whoever computes to round.
 
-    Keys in pages that workers exchange were turned by the same bits, so these are the same on every machine: angles are
-    products in float32, as the architectures' own code has them, and their cosines are taken in float64 and rounded.
+    Keys in pages that workers exchange were turned by the same bits, so these are the same on every machine (turns.py).
+    Angles are products in float32, as the architectures' own code has them.
     """
 
     cosines: Floats
@@ -54,18 +58,22 @@ def _tables(config: ModelConfig, theta: float, scaling: RopeScaling, length: int
     rotary = config.rotary_dim or config.head_dim
     exponents = np.arange(0, rotary, 2, dtype=np.float32) / np.float32(rotary)
     frequencies = scaled(_powers(theta, exponents), theta, scaling, length)
-    angles = np.outer(np.arange(length, dtype=np.float32), frequencies).astype(np.float64)
-    return RopeTables(*(_both_halves(turn(angles), scaling.attention_factor) for turn in (np.cos, np.sin)))
+    # In pieces that stay in the cache: a table of a long context in float64 is a gigabyte with what it is made of.
+    pieces = [_turned(start, min(start + _PIECE, length), frequencies) for start in range(0, length, _PIECE)]
+    halves = (np.concatenate(each) * np.float32(scaling.attention_factor) for each in zip(*pieces, strict=True))
+    return RopeTables(*(np.concatenate((half, half), axis=1) for half in halves))
+
+
+def _turned(start: int, stop: int, frequencies: Floats) -> tuple[Floats, Floats]:
+    """Cosines and sines of [position, rotary dim / 2]."""
+    angles = np.outer(np.arange(start, stop, dtype=np.float32), frequencies)
+    cosines, sines = turns(angles.astype(np.float64))
+    return cosines.astype(np.float32), sines.astype(np.float32)
 
 
 def _powers(theta: float, exponents: Floats) -> Floats:
     """1 / theta^exponent, each step rounded as in the architectures' own code."""
-    return np.float32(1.0) / np.power(theta, exponents.astype(np.float64)).astype(np.float32)
-
-
-def _both_halves(half: npt.NDArray[np.float64], factor: float) -> Floats:
-    values = half.astype(np.float32) * np.float32(factor)
-    return np.concatenate((values, values), axis=1)
+    return np.float32(1.0) / np.array([power(theta, float(each)) for each in exponents], dtype=np.float32)
 
 
 def _unscaled(frequencies: Floats, theta: float, scaling: RopeScaling, length: int) -> Floats:

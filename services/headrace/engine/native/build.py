@@ -8,7 +8,7 @@ import os
 import structlog
 
 from headrace.core.errors import StartupError
-from headrace.engine.models.architectures import load_decoder
+from headrace.engine.models.architectures import load_decoder, loader_of
 from headrace.engine.native.compile import compile_decoder, obstacle
 from headrace.engine.native.decoder import NativeDecoder
 from headrace.engine.native.stored_weights import StoredWeights
@@ -30,6 +30,7 @@ def pick_native(files: ModelFiles, options: EngineOptions, length: int, pages: P
     """
     if options.kernels == "torch":
         return None
+    loader_of(files)
     choose_instruction_set(options)
     dtype = pages.layout.dtype
     reason = obstacle(files.config, dtype, options.quantization)

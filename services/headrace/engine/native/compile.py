@@ -1,7 +1,7 @@
 """Compiles a decoder for the native kernels: its layers become one program, its matrices are packed.
 
-Owns the translation and the buffers between operations; csrc/program.h says what each operation computes. What cannot
-be translated says why before anything is packed.
+Owns the translation and the buffers between operations; csrc/program.h says what each operation computes. A model that
+cannot be translated is known by its configuration, before anything is read.
 """
 
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class _Compiler:
     def __init__(self, decoder: NativeDecoderParts, pages: PageMemory, rows: int, packer: Packer) -> None:
         self._decoder, self._pages, self._rows, self._packer = decoder, pages, rows, packer
         self._layout: KvLayout = pages.layout
-        self._kept: list[object] = []
+        self._kept: list[object] = [pages]
         self._rooms: dict[Format, int | None] = {}
         heads = decoder.layers[0].attention.heads
         hidden, inner = decoder.embedding.table.columns, _feed_forward(decoder.layers[0]).down.columns

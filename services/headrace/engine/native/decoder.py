@@ -22,6 +22,7 @@ class NativeDecoder:
         self._compiled = compiled
         self._block_tokens = block_tokens
         self._threads = threads
+        self._computed = 0
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -31,10 +32,14 @@ class NativeDecoder:
     def forward(self, spans: Sequence[Span]) -> None:
         arrays = step_arrays(spans, self._block_tokens)
         sequences, width = arrays[-1].shape
-        step = Step(*_addresses(arrays), None, None, len(arrays[0]), sequences, width, 0)
+        self._computed = len(arrays[0])
+        assert self._computed <= len(self._compiled.hidden), "C++ writes as many rows as it is told"
+        step = Step(*_addresses(arrays), None, None, self._computed, sequences, width, 0)
         self._compiled.layers.run(step, self._threads)
 
     def logits(self, rows: Sequence[int]) -> Logits:
+        assert 0 <= min(rows) <= max(rows) < self._computed, "C++ reads the rows that it is told"
+        assert len(rows) <= len(self._compiled.hidden), "it norms as many at once as there is room for"
         logits = np.empty((len(rows), self._compiled.vocabulary), dtype=np.float32)
         picked = np.array(rows, dtype=np.int32)
         step = Step(head_rows=picked.ctypes.data, logits=logits.ctypes.data, head_count=len(rows))

@@ -7,12 +7,9 @@ Floats = npt.NDArray[np.float32]
 
 
 def rounded(values: Floats, dtype: str) -> Floats:
-    """As float32 again. dtype: a key of DTYPE_BYTES."""
+    """As float32 again. dtype: "float32" or "bfloat16"."""
     if dtype == "float32":
         return values
-    if dtype == "float16":
-        with np.errstate(over="ignore"):  # to infinity, as torch does
-            return values.astype(np.float16).astype(np.float32)
     bits = values.view(np.uint32)
     upper = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
     # A NaN's bits would carry over into the sign.

@@ -16,9 +16,9 @@ V = TypeVar("V")
 
 
 class Source(Protocol[M, V]):
-    """One rank's tensors of a model, by name, in the model's dtype. Each raises StartupError if a tensor is missing or
-    of another shape. shapes and lengths: of whole tensors. shard: the dimension of which only this rank's share is
-    wanted."""
+    """One rank's tensors of a model, by name, rounded to the model's dtype. Each raises StartupError if a tensor is
+    missing or of another shape. shapes and lengths: of whole tensors. shard: the dimension of which only this rank's
+    share is wanted."""
 
     @property
     def ranks(self) -> int:
