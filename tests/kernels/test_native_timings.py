@@ -77,4 +77,4 @@ def test_a_program_knows_its_matrices() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_memory_is_read_to_its_end(threads: int) -> None:
     words = torch.arange(1001, dtype=torch.int64)
-    assert native.read(words, threads) == 1001 * 1000 // 2
+    assert native.read(words.numpy(), threads) == 1001 * 1000 // 2
