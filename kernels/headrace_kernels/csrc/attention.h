@@ -40,6 +40,7 @@ struct Workspace {
     alignas(64) float keys[MAX_DIM * KEYS];
     alignas(64) float values[KEYS * MAX_DIM];
     alignas(64) float weights[MAX_ROWS * KEYS];
+    alignas(64) float shrinks[(MAX_ROWS + LANES - 1) / LANES * LANES];
     alignas(64) float queries[MAX_ROWS * MAX_DIM];
     alignas(64) float part[MAX_ROWS * (STATE + MAX_DIM)];   // of the split at hand
     alignas(64) float whole[MAX_ROWS * (STATE + MAX_DIM)];  // of all before it
@@ -79,34 +80,38 @@ static inline vf peak(vf value) {
     return larger_half<1>(larger_half<2>(larger_half<4>(value, lanes), lanes), lanes);
 }
 
-// Weights of one tile for one row, in place of its scores; 0 for tokens outside least .. last. Never inlined, so that
-// all rows go through the same instructions.
-static __attribute__((noinline)) void weigh(
-    const Attend& op, float* scores, int64_t tile, int64_t least, int64_t last, float* state) {
-    vf score[KEYS / LANES], most = splat(-__builtin_inff());
-    const bool all = least <= tile && tile + KEYS - 1 <= last;
-    for (int v = 0; v < KEYS / LANES; ++v) {
-        score[v] = capped(load(scores + v * LANES), op.softcap);
-        if (!all) {
-            const vi place = LANE_NUMBERS + (int32_t)(tile + v * LANES);
-            const vi seen = (place <= (int32_t)last) & (place >= (int32_t)least);
-            score[v] = select(seen, score[v], splat(-__builtin_inff()));
-        }
-        most = larger(score[v], most);
+// Caps a row's scores of one tile, and takes out those of tokens outside least .. last. Never inlined, as those below, so
+// that all rows go through the same instructions.
+static __attribute__((noinline)) void screen(const Attend& op, float* scores, int64_t tile, int64_t least, int64_t last) {
+    for (int v = 0; v < KEYS; v += LANES) {
+        const vi place = LANE_NUMBERS + (int32_t)(tile + v);
+        const vi seen = (place <= (int32_t)last) & (place >= (int32_t)least);
+        store(scores + v, select(seen, capped(load(scores + v), op.softcap), splat(-__builtin_inff())));
     }
-    const vf before = load(state), now = larger(peak(most), before), base = basis(now);
+}
+
+// The largest score so far, into the row's state. Returns how far it was below: what weights so far shrink by is its
+// exponential.
+static __attribute__((noinline)) float raise(const float* scores, float* state) {
+    vf most = splat(-__builtin_inff());
+    UNROLLED
+    for (int v = 0; v < KEYS; v += LANES) most = larger(load(scores + v), most);
+    const vf before = load(state), now = larger(peak(most), before);
+    store(state, now);
+    return (before - basis(now))[0];
+}
+
+// Weights of one tile for one row, in place of its scores.
+static __attribute__((noinline)) void weigh(float* scores, float shrink, float* state) {
+    const vf base = basis(load(state));
     vf total = {};
-    for (int v = 0; v < KEYS / LANES; ++v) {
-        const vf weight = exponential(score[v] - base);
-        store(scores + v * LANES, weight);
+    UNROLLED
+    for (int v = 0; v < KEYS; v += LANES) {
+        const vf weight = exponential(load(scores + v) - base);
+        store(scores + v, weight);
         total += weight;
     }
-    if (now[0] != before[0]) {
-        const vf shrink = exponential(before - base);
-        store(state, now);
-        for (int64_t d = LANES; d < state_size(op.dim); d += LANES) store(state + d, load(state + d) * shrink);
-    }
-    store(state + LANES, load(state + LANES) + total);
+    store(state + LANES, load(state + LANES) * shrink + total);
 }
 
 // Calls with(MOST, row) for MOST rows from each `row` on while there are as many, and then for what is left.
@@ -189,10 +194,7 @@ private:
                 score_matrix<rows()>(queries + r * dim, room_.keys, count, dim, weights + r * KEYS);
             });
         }
-        for (int64_t r = skip; r < rows_; ++r) {
-            const int64_t last = position_ + r / group_;
-            weigh(op_, weights + r * KEYS, tile, first_seen(op_, last), last, states + r * size);
-        }
+        weigh_rows(tile, skip, states);
         float* sums = states + STATE;
         if (few_)
             by_rows<3>(skip, rows_, [&](auto rows, int64_t r) {
@@ -200,8 +202,26 @@ private:
             });
         else
             by_rows<6>(skip, rows_, [&](auto rows, int64_t r) {
-                add_matrix<rows()>(weights + r * KEYS, room_.values, count, dim, sums + r * size, size);
+                add_matrix<rows()>(weights + r * KEYS, room_.shrinks + r, room_.values, count, dim, sums + r * size, size);
             });
+    }
+
+    void weigh_rows(int64_t tile, int64_t skip, float* states) {
+        float *weights = room_.weights, *shrinks = room_.shrinks;
+        const int64_t size = state_size(op_.dim);
+        for (int64_t r = skip; r < rows_; ++r) {
+            const int64_t last = position_ + r / group_, least = first_seen(op_, last);
+            const bool all = least <= tile && tile + KEYS - 1 <= last;
+            if (!all || op_.softcap != 0.0f) screen(op_, weights + r * KEYS, tile, least, last);
+            shrinks[r] = raise(weights + r * KEYS, states + r * size);
+        }
+        for (int64_t r = skip / LANES * LANES; r < rows_; r += LANES) store(shrinks + r, exponential(load(shrinks + r)));
+        for (int64_t r = skip; r < rows_; ++r) {
+            weigh(weights + r * KEYS, shrinks[r], states + r * size);
+            if (few_ && shrinks[r] != 1.0f)
+                for (int64_t d = STATE; d < size; d += LANES)
+                    store(states + r * size + d, load(states + r * size + d) * shrinks[r]);
+        }
     }
 
     const Attend& op_;

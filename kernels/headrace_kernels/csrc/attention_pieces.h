@@ -1,7 +1,7 @@
 // How a step's attention is cut into pieces of work for threads. Included within a namespace of its own.
 
 constexpr int SPLIT = 256;
-constexpr int QUERY_ROWS = 64;  // query rows (tokens x heads of a group) of one piece of work, if a group is no more
+constexpr int QUERY_ROWS = 96;  // query rows (tokens x heads of a group) of one piece of work, if a group is no more
 constexpr int MAX_GROUP = 64;   // query heads of a kv head
 
 // The query rows of one piece: tokens first .. first + tokens of sequence `sequence`, all heads of kv head `head`; and
@@ -23,8 +23,9 @@ struct Cut {
     Cut(const Attend& op, const Step& step, int64_t sequence) {
         const int64_t group = op.heads / op.kv_heads, rows = step.seq_rows[sequence];
         const int64_t position = rows ? step.positions[step.first_row[sequence]] : 0;
-        size = group < QUERY_ROWS ? QUERY_ROWS / group : 1;
-        groups = (rows + size - 1) / size;
+        const int64_t most = group < QUERY_ROWS ? QUERY_ROWS / group : 1;
+        groups = (rows + most - 1) / most;
+        size = groups ? (rows + groups - 1) / groups : 1;
         first_split = first_seen(op, position) / SPLIT;
         splits = rows == 1 ? position / SPLIT + 1 - first_split : 1;
         pieces = groups * splits * op.kv_heads;

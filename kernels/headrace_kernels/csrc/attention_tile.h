@@ -160,41 +160,67 @@ constexpr int lane_at(int index) {
     return lane;
 }
 
+// Writes one vector of LANES keys, turned: a vector for each lane.
+template <int... INDEX>
+static inline void put_lanes(const vf* square, int64_t vectors, float* to, std::integer_sequence<int, INDEX...>) {
+    (store(to + INDEX * vectors * KEYS, square[lane_at(INDEX)]), ...);
+}
+
+// Two vectors of each of LANES keys. Of bfloat16 their words are turned, two values at once.
+static inline void turn_pairs(const float* const* keys, int64_t d, vf* a, vf* b) {
+    UNROLLED
+    for (int lane = 0; lane < LANES; ++lane) load_pair(keys[lane] + d, a[lane], b[lane]);
+    transpose(a);
+    transpose(b);
+}
+
+static inline void turn_pairs(const uint16_t* const* keys, int64_t d, vf* a, vf* b) {
+    UNROLLED
+    for (int lane = 0; lane < LANES; ++lane) __builtin_memcpy(a + lane, keys[lane] + d, sizeof *a);
+    transpose(a);
+    UNROLLED
+    for (int lane = 0; lane < LANES; ++lane) {
+        const vu words = (vu)a[lane];
+        a[lane] = (vf)(words << 16);
+        b[lane] = (vf)(words & 0xffff0000u);
+    }
+}
+
 template <class Value>
-static void gather_keys(const Value* const* keys, int64_t count, int64_t dim, float* to) {
+BLOCK gather_keys(const Value* const* keys, int64_t count, int64_t dim, float* to) {
+    constexpr std::make_integer_sequence<int, LANES> lanes;
     const int64_t vectors = dim / LANES;
-    const auto put = [&](vf* square, int64_t key, int64_t vector) {
-        for (int index = 0; index < LANES; ++index)
-            store(to + (index * vectors + vector) * KEYS + key, square[lane_at(index)]);
-    };
     for (int64_t key = 0; key < count; key += LANES) {
         int64_t d = 0;
+        vf a[LANES], b[LANES];
         for (; d + 2 * LANES <= dim; d += 2 * LANES) {
-            vf a[LANES], b[LANES];
-            for (int lane = 0; lane < LANES; ++lane) load_pair(keys[key + lane] + d, a[lane], b[lane]);
-            transpose(a);
-            put(a, key, d / LANES);
-            transpose(b);
-            put(b, key, d / LANES + 1);
+            turn_pairs(keys + key, d, a, b);
+            put_lanes(a, vectors, to + d / LANES * KEYS + key, lanes);
+            put_lanes(b, vectors, to + (d / LANES + 1) * KEYS + key, lanes);
         }
         if (d < dim) {
-            vf last[LANES];
-            for (int lane = 0; lane < LANES; ++lane) last[lane] = load(keys[key + lane] + d);
-            transpose(last);
-            put(last, key, d / LANES);
+            UNROLLED
+            for (int lane = 0; lane < LANES; ++lane) a[lane] = load(keys[key + lane] + d);
+            transpose(a);
+            put_lanes(a, vectors, to + d / LANES * KEYS + key, lanes);
         }
     }
 }
 
 // A query as `gather_keys` orders the places.
+template <int... INDEX>
+static inline void put_query(const float* query, int64_t vectors, float* to, std::integer_sequence<int, INDEX...>) {
+    ((to[INDEX * vectors] = query[lane_at(INDEX)]), ...);
+}
+
 static void gather_query(const float* query, int64_t dim, float* to) {
-    for (int index = 0; index < LANES; ++index)
-        for (int64_t d = lane_at(index); d < dim; d += LANES) *to++ = query[d];
+    constexpr std::make_integer_sequence<int, LANES> lanes;
+    for (int64_t d = 0; d < dim; d += LANES) put_query(query + d, dim / LANES, to++, lanes);
 }
 
 // As [key][dim].
 template <class Value>
-static void gather_values(const Value* const* keys, int64_t offset, int64_t count, int64_t dim, float* to) {
+BLOCK gather_values(const Value* const* keys, int64_t offset, int64_t count, int64_t dim, float* to) {
     for (int64_t key = 0; key < count; ++key, to += dim) {
         int64_t d = 0;
         for (; d + 2 * LANES <= dim; d += 2 * LANES) {
@@ -211,11 +237,15 @@ static void gather_values(const Value* const* keys, int64_t offset, int64_t coun
 template <int ROWS, int VECTORS>
 static inline void multiply_add(
     const float* rows, int64_t row_stride, int64_t inner, const float* matrix, int64_t stride, vf (&sums)[ROWS][VECTORS]) {
+    ROLLED
     for (int64_t i = 0; i < inner; ++i) {
         vf column[VECTORS];
+        UNROLLED
         for (int v = 0; v < VECTORS; ++v) column[v] = load(matrix + i * stride + v * LANES);
+        UNROLLED
         for (int r = 0; r < ROWS; ++r) {
             const vf x = splat(rows[r * row_stride + i]);
+            UNROLLED
             for (int v = 0; v < VECTORS; ++v) sums[r][v] = fma(x, column[v], sums[r][v]);
         }
     }
@@ -223,22 +253,34 @@ static inline void multiply_add(
 
 // Each lane's sum is added to the one before it once as many lanes have gone into both.
 template <int ROWS, int VECTORS>
-static inline void score_block(const float* queries, int64_t dim, const float* keys, float* scores) {
+BLOCK score_block(const float* queries, int64_t dim, const float* keys, float* scores) {
     constexpr int LEVELS = LANES == 16 ? 5 : 4;
     vf pending[LEVELS][ROWS][VECTORS];
     const int64_t vectors = dim / LANES;
+    ROLLED
     for (int index = 0; index < LANES; ++index) {
         vf sums[ROWS][VECTORS] = {};
         multiply_add(queries + index * vectors, dim, vectors, keys + index * vectors * KEYS, KEYS, sums);
         int level = 0;
-        for (; index >> level & 1; ++level)
-            for (int r = 0; r < ROWS; ++r)
+        ROLLED
+        for (; index >> level & 1; ++level) {
+            UNROLLED
+            for (int r = 0; r < ROWS; ++r) {
+                UNROLLED
                 for (int v = 0; v < VECTORS; ++v) sums[r][v] += pending[level][r][v];
-        for (int r = 0; r < ROWS; ++r)
+            }
+        }
+        UNROLLED
+        for (int r = 0; r < ROWS; ++r) {
+            UNROLLED
             for (int v = 0; v < VECTORS; ++v) pending[level][r][v] = sums[r][v];
+        }
     }
-    for (int r = 0; r < ROWS; ++r)
+    UNROLLED
+    for (int r = 0; r < ROWS; ++r) {
+        UNROLLED
         for (int v = 0; v < VECTORS; ++v) store(scores + r * KEYS + v * LANES, pending[LEVELS - 1][r][v]);
+    }
 }
 
 template <int ROWS>
@@ -249,19 +291,24 @@ static void score_matrix(const float* queries, const float* keys, int64_t count,
 }
 
 template <int ROWS, int VECTORS>
-static inline void add_block(
-    const float* weights, const float* values, int64_t count, int64_t dim, float* sums, int64_t stride) {
+BLOCK add_block(const float* weights, const float* shrinks, const float* values, int64_t count, int64_t dim, float* sums, int64_t stride) {
     vf totals[ROWS][VECTORS];
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < VECTORS; ++v) totals[r][v] = load(sums + r * stride + v * LANES);
+    UNROLLED
+    for (int r = 0; r < ROWS; ++r) {
+        UNROLLED
+        for (int v = 0; v < VECTORS; ++v) totals[r][v] = load(sums + r * stride + v * LANES) * shrinks[r];
+    }
     multiply_add(weights, KEYS, count, values, dim, totals);
-    for (int r = 0; r < ROWS; ++r)
+    UNROLLED
+    for (int r = 0; r < ROWS; ++r) {
+        UNROLLED
         for (int v = 0; v < VECTORS; ++v) store(sums + r * stride + v * LANES, totals[r][v]);
+    }
 }
 
 template <int ROWS>
-static void add_matrix(const float* weights, const float* values, int64_t count, int64_t dim, float* sums, int64_t stride) {
+static void add_matrix(const float* weights, const float* shrinks, const float* values, int64_t count, int64_t dim, float* sums, int64_t stride) {
     int64_t d = 0;
-    for (; d + 2 * LANES <= dim; d += 2 * LANES) add_block<ROWS, 2>(weights, values + d, count, dim, sums + d, stride);
-    for (; d < dim; d += LANES) add_block<ROWS, 1>(weights, values + d, count, dim, sums + d, stride);
+    for (; d + 2 * LANES <= dim; d += 2 * LANES) add_block<ROWS, 2>(weights, shrinks, values + d, count, dim, sums + d, stride);
+    for (; d < dim; d += LANES) add_block<ROWS, 1>(weights, shrinks, values + d, count, dim, sums + d, stride);
 }

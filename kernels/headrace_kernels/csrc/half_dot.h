@@ -106,21 +106,23 @@ BLOCK dot_block(
     }
 }
 
-static void half_linear(const Linear& op, int64_t rows, const Output& out, int rank, Team& team) {
+static void half_linear(
+    const Linear& op, int64_t rows, const Output& out, std::atomic<int64_t>& next, int rank, Team& team) {
     const int threads = team.size();
     const Rounded in(op.scratch, rows);
     for (int64_t row = rows * rank / threads; row < rows * (rank + 1) / threads; ++row)
         in.round(op.in + row * op.inner, row, op.inner);
     team.barrier();
     const auto* weights = static_cast<const uint32_t*>(op.weights);
-    const int64_t tiles = tiles_of(out.columns), last = tiles * (rank + 1) / threads;
-    int64_t first = tiles * rank / threads;
-    // Few rows have too few sums in one tile to wait for each, and memory likes several streams.
-    if (rows == 1)
-        for (; first + 4 <= last; first += 4) dot_block<1, 4>(in, op.inner, weights, 0, first, out);
-    if (rows == 2)
-        for (; first + 2 <= last; first += 2) dot_block<2, 2>(in, op.inner, weights, 0, first, out);
-    each_block<DOT_ROWS>(
-        rows, TILE * words_of(op.inner) * (int64_t)sizeof *weights, first, last,
-        [&]<int ROWS>(int64_t row, int64_t tile) { dot_block<ROWS, 1>(in, op.inner, weights, row, tile, out); });
+    Claims claims(next, tiles_of(out.columns), threads, tiles_at_once(rows));
+    for (int64_t first, last; claims.take(first, last);) {
+        // Few rows have too few sums in one tile to wait for each, and memory likes several streams.
+        if (rows == 1)
+            for (; first + 4 <= last; first += 4) dot_block<1, 4>(in, op.inner, weights, 0, first, out);
+        if (rows == 2)
+            for (; first + 2 <= last; first += 2) dot_block<2, 2>(in, op.inner, weights, 0, first, out);
+        each_block<DOT_ROWS>(
+            rows, TILE * words_of(op.inner) * (int64_t)sizeof *weights, first, last,
+            [&]<int ROWS>(int64_t row, int64_t tile) { dot_block<ROWS, 1>(in, op.inner, weights, row, tile, out); });
+    }
 }

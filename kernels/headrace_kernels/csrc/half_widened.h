@@ -14,6 +14,6 @@ static inline float half_at(const void* packed, int64_t inner, int64_t row, int6
 
 static int64_t half_scratch_bytes(int64_t, int64_t) { return 0; }
 
-static void half_linear(const Linear& op, int64_t rows, const Output& out, int rank, Team& team) {
-    float_linear<HalfFormat>(op.in, rows, op.inner, op.weights, out, rank, team.size());
+static void half_linear(const Linear& op, int64_t rows, const Output& out, std::atomic<int64_t>& next, int, Team& team) {
+    float_linear<HalfFormat>(op.in, rows, op.inner, op.weights, out, next, team.size());
 }

@@ -21,48 +21,67 @@ static inline Quantised quantised(void* scratch, int64_t row, int64_t inner) {
     return {base, floats, floats + inner / GROUP};
 }
 
-static inline vf magnitude(vf value) { return (vf)((vi)value & 0x7fffffff); }
-
-static inline float largest(vf value) {
-    float lanes[LANES], most = 0.0f;
-    store(lanes, value);
-    for (float lane : lanes) most = lane > most ? lane : most;
-    return most;
+template <int HALF, int... LANE>
+static inline vi with_half(vi value, bool most, std::integer_sequence<int, LANE...>) {
+    const vi other = __builtin_shufflevector(value, value, (LANE ^ HALF)...);
+    return most ? (value > other ? value : other) : value + other;
 }
 
-// To the nearest whole numbers, ties to even, as codes. Returns their sum.
-static inline int put_codes(int8_t* to, const float* values, float inverse) {
-    vi total = {};
-    for (int i = 0; i < GROUP; i += LANES) {
+// The largest lane, or the sum of all.
+static inline int32_t over_lanes(vi value, bool most) {
+    constexpr std::make_integer_sequence<int, LANES> lanes;
+#if LANES == 16
+    value = with_half<8>(value, most, lanes);
+#endif
+    value = with_half<1>(with_half<2>(with_half<4>(value, most, lanes), most, lanes), most, lanes);
+    return value[0];
+}
+
+// GROUP values to the nearest whole numbers, ties to even, as codes. Returns their sum.
+static inline int32_t put_codes(int8_t* to, const float* values, float inverse) {
+    vi codes[GROUP / LANES], total = {};
+    UNROLLED
+    for (int v = 0; v < GROUP / LANES; ++v) {
         // Adding 1.5 x 2^23 rounds: the whole number stands in the low bits.
-        const vi code = (vi)(fma(load(values + i), splat(inverse), splat(12582912.0f))) - (vi)splat(12582912.0f);
-        const auto bytes = __builtin_convertvector(code, vq);
-        __builtin_memcpy(to + i, &bytes, sizeof bytes);
-        total += code;
+        codes[v] = (vi)(fma(load(values + v * LANES), splat(inverse), splat(12582912.0f))) - (vi)splat(12582912.0f);
+        total += codes[v];
     }
-    int lanes[LANES], sum = 0;
-    __builtin_memcpy(lanes, &total, sizeof total);
-    for (int lane : lanes) sum += lane;
-    return sum;
+#if LANES == 8
+    // Packing joins halves of vectors: the last step puts their words of four in order.
+    const __m256i lower = _mm256_packs_epi32((__m256i)codes[0], (__m256i)codes[1]);
+    const __m256i upper = _mm256_packs_epi32((__m256i)codes[2], (__m256i)codes[3]);
+    const vi words = (vi)_mm256_packs_epi16(lower, upper);
+    const vi bytes = __builtin_shufflevector(words, words, 0, 4, 1, 5, 2, 6, 3, 7);
+    __builtin_memcpy(to, &bytes, sizeof bytes);
+#else
+    for (int v = 0; v < GROUP / LANES; ++v) {
+        const auto bytes = __builtin_convertvector(codes[v], vq);
+        __builtin_memcpy(to + v * LANES, &bytes, sizeof bytes);
+    }
+#endif
+    return over_lanes(total, false);
 }
 
 static void quantise_row(const float* in, int64_t inner, Quantised to) {
+    constexpr int32_t INFINITE = 0x7f800000;
     for (int64_t group = 0; group < inner / GROUP; ++group) {
         const float* values = in + group * GROUP;
-        vf most_of = {}, not_finite = {};
+        // Magnitudes are in the order of their bits, and those that are not finite above the others.
+        vi most_of = {};
+        UNROLLED
         for (int i = 0; i < GROUP; i += LANES) {
-            const vf value = load(values + i);
-            most_of = larger(magnitude(value), most_of);
-            // 0 for a number, NaN for what is none.
-            not_finite += value - value;
+            const vi bits = (vi)load(values + i) & 0x7fffffff;
+            most_of = bits > most_of ? bits : most_of;
         }
-        const float most = largest(most_of);
+        const int32_t bits = over_lanes(most_of, true);
         // A value that is not finite must reach the logits, where it is noticed.
-        if (float nothing = sum(not_finite); nothing != nothing) {
+        if (bits >= INFINITE) {
             __builtin_memset(to.codes + group * GROUP, 1, GROUP);
             to.scales[group] = to.sums[group] = __builtin_nanf("");
             continue;
         }
+        float most;
+        __builtin_memcpy(&most, &bits, sizeof most);
         const float scale = most / 127.0f, inverse = most > 1e-30f ? 127.0f / most : 0.0f;
         to.scales[group] = scale;
         to.sums[group] = scale * (float)put_codes(to.codes + group * GROUP, values, inverse);
@@ -225,15 +244,14 @@ BLOCK integer_block(
     }
 }
 
-// This thread's part of a product.
+// What this thread gets of a product.
 template <class Format>
 static void integer_linear(
-    void* scratch, int64_t rows, int64_t inner, const void* packed, const Output& out, int rank, int threads) {
+    void* scratch, int64_t rows, int64_t inner, const void* packed, const Output& out, Claims claims) {
     const auto* bytes = static_cast<const uint8_t*>(packed);
-    const int64_t tiles = tiles_of(out.columns), tile_bytes = Format::tile_bytes(inner);
-    each_block<INTEGER_ROWS>(
-        rows, tile_bytes, tiles * rank / threads, tiles * (rank + 1) / threads,
-        [&]<int ROWS>(int64_t row, int64_t tile) {
+    const int64_t tile_bytes = Format::tile_bytes(inner);
+    for (int64_t first, last; claims.take(first, last);)
+        each_block<INTEGER_ROWS>(rows, tile_bytes, first, last, [&]<int ROWS>(int64_t row, int64_t tile) {
             integer_block<ROWS, Format>(scratch, inner, bytes + tile * tile_bytes, row, tile * TILE, out);
         });
 }

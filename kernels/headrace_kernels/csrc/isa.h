@@ -18,6 +18,7 @@ static inline float widen_one(uint16_t half) {
 #endif
 #include "integer.h"
 #include "byte_groups.h"
+#include "wide_nibbles.h"
 #include "unpacked.h"
 #include "attention_tile.h"
 #include "attention_pieces.h"
@@ -52,34 +53,37 @@ static int64_t scratch_bytes(int32_t format, int64_t rows, int64_t inner) {
     return format == F32 ? 0 : rows * quantised_bytes(inner);
 }
 
-// What the threads of one run share.
+// What the threads of one run share. next: what of an operation is to be taken next; an operation and the one after it
+// have one each.
 struct Shared {
     Team& team;
     std::atomic<int64_t> next[2];
     float* states;  // of attention's splits
 };
 
-static void linear(const Linear& op, int64_t rows, int rank, Team& team) {
+static void linear(const Linear& op, int64_t rows, std::atomic<int64_t>& next, int rank, Team& team) {
     const Output out = {op.out, op.bias, op.columns, op.add != 0};
     const int threads = team.size();
-    if (op.format == F32) return float_linear<FloatFormat>(op.in, rows, op.inner, op.weights, out, rank, threads);
-    if (op.format == BF16) return half_linear(op, rows, out, rank, team);
+    if (op.format == F32) return float_linear<FloatFormat>(op.in, rows, op.inner, op.weights, out, next, threads);
+    if (op.format == BF16) return half_linear(op, rows, out, next, rank, team);
     for (int64_t row = rows * rank / threads; row < rows * (rank + 1) / threads; ++row)
         quantise_row(op.in + row * op.inner, op.inner, quantised(op.scratch, row, op.inner));
     team.barrier();
-    if (op.format == INT8) return integer_linear<ByteFormat>(op.scratch, rows, op.inner, op.weights, out, rank, threads);
+    const Claims claims(next, tiles_of(op.columns), threads, 1);
+    if (op.format == INT8) return integer_linear<ByteFormat>(op.scratch, rows, op.inner, op.weights, out, claims);
     if (op.format == INT8_GROUPS)
-        return integer_linear<ByteGroupFormat>(op.scratch, rows, op.inner, op.weights, out, rank, threads);
-    integer_linear<NibbleFormat>(op.scratch, rows, op.inner, op.weights, out, rank, threads);
+        return integer_linear<ByteGroupFormat>(op.scratch, rows, op.inner, op.weights, out, claims);
+    if (widens(rows, op.inner)) return wide_linear(op.scratch, rows, op.inner, op.weights, out, claims);
+    integer_linear<NibbleFormat>(op.scratch, rows, op.inner, op.weights, out, claims);
 }
 
-static void head(const Head& op, const Step& step, int rank, Team& team) {
+static void head(const Head& op, const Step& step, std::atomic<int64_t>& next, int rank, Team& team) {
     const int64_t count = step.head_count;
     for (int64_t i = count * rank / team.size(); i < count * (rank + 1) / team.size(); ++i)
         norm_row(op.hidden + step.head_rows[i] * op.width, op.norm, op.normed + i * op.width, op.width, op.eps, false);
     team.barrier();
     const Linear product = {op.normed, op.weights, nullptr, step.logits, op.scratch, op.vocabulary, op.width, op.format, 0};
-    linear(product, count, rank, team);
+    linear(product, count, next, rank, team);
     if (op.softcap == 0.0f) return;
     team.barrier();
     const int64_t values = count * op.vocabulary;
@@ -89,6 +93,9 @@ static void head(const Head& op, const Step& step, int rank, Team& team) {
 
 static void run_op(const Op& op, const Step& step, int rank, Shared& shared, int turn, Workspace& room) {
     Team& team = shared.team;
+    std::atomic<int64_t>& next = shared.next[turn];
+    // The counter of the operation before this one is free by now: a barrier lies between.
+    if (rank == 0) shared.next[1 - turn].store(0);
     const int64_t first = step.rows * rank / team.size(), last = step.rows * (rank + 1) / team.size();
     switch (op.kind) {
         case EMBED:
@@ -100,19 +107,17 @@ static void run_op(const Op& op, const Step& step, int rank, Shared& shared, int
                 norm_row(norm.in + row, norm.weight, norm.out + row, norm.width, norm.eps, norm.add != 0);
             break;
         }
-        case LINEAR: linear(op.linear, step.rows, rank, team); break;
+        case LINEAR: linear(op.linear, step.rows, next, rank, team); break;
         case ROPE:
             for (int64_t row = first; row < last; ++row) rope_row(op.rope, step, row);
             break;
         case ATTEND:
-            // The counter of the attention before this one is free by now: a barrier lies between.
-            if (rank == 0) shared.next[1 - turn].store(0);
-            attend(op.attend, step, shared.next[turn], shared.states, room, rank, team);
+            attend(op.attend, step, next, shared.states, room, rank, team);
             break;
         case GATE:
             for (int64_t row = first; row < last; ++row) gate_row(op.gate, row);
             break;
-        case HEAD: head(op.head, step, rank, team); break;
+        case HEAD: head(op.head, step, next, rank, team); break;
     }
 }
 
@@ -125,11 +130,9 @@ static void run(const Op* ops, int64_t count, const Step& step, Team& team) {
     Shared shared = {team, {}, team.room(most)};
     team.run([&](int rank) {
         static thread_local Workspace room;
-        int turn = 0;
         for (int64_t i = 0; i < count; ++i) {
             if (i) team.barrier();
-            run_op(ops[i], step, rank, shared, turn, room);
-            if (ops[i].kind == ATTEND) turn = 1 - turn;
+            run_op(ops[i], step, rank, shared, (int)(i % 2), room);
         }
     });
 }

@@ -118,6 +118,9 @@ BLOCK float_block(
     }
 }
 
+// Tiles that so many rows meet together.
+static inline int64_t tiles_at_once(int64_t rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+
 // More accumulators hide more latency; registers bound them.
 #if LANES == 16
 constexpr int FLOAT_ROWS = 12;
@@ -125,21 +128,22 @@ constexpr int FLOAT_ROWS = 12;
 constexpr int FLOAT_ROWS = 6;
 #endif
 
-// This thread's part of a product.
+// What this thread gets of a product.
 template <class Format>
 static void float_linear(
-    const float* in, int64_t rows, int64_t inner, const void* packed, const Output& out, int rank, int threads) {
+    const float* in, int64_t rows, int64_t inner, const void* packed, const Output& out, std::atomic<int64_t>& next, int threads) {
     const auto* weights = static_cast<const typename Format::Weight*>(packed);
-    const int64_t tiles = tiles_of(out.columns), last = tiles * (rank + 1) / threads;
-    int64_t first = tiles * rank / threads;
-    // Few rows have too few sums in one tile to wait for each, and memory likes several streams.
-    if (rows == 1)
-        for (; first + 4 <= last; first += 4) float_block<1, 4, Format>(in, inner, weights, 0, first, out);
-    if (rows == 2)
-        for (; first + 2 <= last; first += 2) float_block<2, 2, Format>(in, inner, weights, 0, first, out);
-    if (rows == 3)
-        for (; first + 2 <= last; first += 2) float_block<3, 2, Format>(in, inner, weights, 0, first, out);
-    each_block<FLOAT_ROWS>(
-        rows, TILE * inner * (int64_t)sizeof *weights, first, last,
-        [&]<int ROWS>(int64_t row, int64_t tile) { float_block<ROWS, 1, Format>(in, inner, weights, row, tile, out); });
+    Claims claims(next, tiles_of(out.columns), threads, tiles_at_once(rows));
+    for (int64_t first, last; claims.take(first, last);) {
+        // Few rows have too few sums in one tile to wait for each, and memory likes several streams.
+        if (rows == 1)
+            for (; first + 4 <= last; first += 4) float_block<1, 4, Format>(in, inner, weights, 0, first, out);
+        if (rows == 2)
+            for (; first + 2 <= last; first += 2) float_block<2, 2, Format>(in, inner, weights, 0, first, out);
+        if (rows == 3)
+            for (; first + 2 <= last; first += 2) float_block<3, 2, Format>(in, inner, weights, 0, first, out);
+        each_block<FLOAT_ROWS>(
+            rows, TILE * inner * (int64_t)sizeof *weights, first, last,
+            [&]<int ROWS>(int64_t row, int64_t tile) { float_block<ROWS, 1, Format>(in, inner, weights, row, tile, out); });
+    }
 }

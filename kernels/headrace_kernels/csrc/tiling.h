@@ -16,6 +16,29 @@ static inline int64_t tiles_of(int64_t columns) { return (columns + TILE - 1) / 
 // Weights that stay in the second-level cache while rows go by.
 constexpr int64_t CACHED_BYTES = 160 << 10;
 
+// The tiles of a product, which threads take off `next` a few at a time: one whose core also does something else takes fewer.
+class Claims {
+public:
+    // unit: tiles that are quicker together.
+    Claims(std::atomic<int64_t>& next, int64_t tiles, int threads, int64_t unit)
+        : next_(next), tiles_(tiles), size_(tiles / (CLAIMS * threads) / unit * unit) {
+        if (size_ < unit) size_ = unit;
+    }
+
+    // False if there are no more.
+    bool take(int64_t& first, int64_t& last) {
+        first = next_.fetch_add(size_, std::memory_order_relaxed);
+        last = first + size_ < tiles_ ? first + size_ : tiles_;
+        return first < tiles_;
+    }
+
+private:
+    static constexpr int64_t CLAIMS = 8;  // of a thread, about
+    std::atomic<int64_t>& next_;
+    const int64_t tiles_;
+    int64_t size_;
+};
+
 // Calls block.operator()<count>(row, tile) for the tiles from `first` to `last`; count: 1 to MOST.
 template <int MOST, class Block>
 static inline void row_of_blocks(int64_t row, int64_t count, int64_t first, int64_t last, const Block& block) {
