@@ -23,9 +23,8 @@ public:
 private:
     void serve(int rank);
     void wait_change(const std::atomic<uint32_t>& value, uint32_t old);
-    // Leaves a processor that another thread of the team is on, if this one may run where none is. Kernels keep threads
-    // together that were on their processors a moment ago, and those of virtual machines do not take a halted one for
-    // idle: two that wait for each other stay together for milliseconds while the next processor has nothing to do.
+    // Leaves a processor that another thread of the team is on, if this one may run where none is: two that share one
+    // take turns there, and schedulers were seen to leave them so.
     void part();
 
     const int size_;
