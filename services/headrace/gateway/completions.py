@@ -58,7 +58,9 @@ class Completions:
         context = context_of(request.scope)
         model = await self._models.resolve(body.model)
         context.id = self._ids.claim(context.id)
-        chunks = _showing(shown, self._generations.chunks(self._requests(context, model, body, wanted, shown)))
+        chunks = self._generations.chunks(self._requests(context, model, body, wanted, shown))
+        if not shown.answer:
+            chunks = _without_answer(shown, chunks)
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
         answer = format_of(context.id, model, int(time.time()), with_usage, shown)
         if body.stream:
@@ -87,7 +89,7 @@ class Completions:
         )
 
 
-async def _showing(shown: Shown, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
+async def _without_answer(shown: Shown, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
     async with aclosing(chunks):
         async for chunk in chunks:
             yield shown.of(chunk)

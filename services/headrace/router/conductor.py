@@ -124,8 +124,12 @@ class Conductor:
             raise InvalidRequest(f"A request with the id {request.id!r} is running.", remedy="Give each its own id.")
         model = self._models.get(request.model)
         self._budget.earn()
-        deadline = asyncio.get_running_loop().time() + request.timeout_s
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.timeout_s
         run = Run(request, model, deadline, Life(request.id), Retries(self._budget))
+        late = DeadlineExceeded(f"The answer was not complete after {request.timeout_s:g} s.")
+        # One timer a request: one for each word that it waits for would be two more operations a token.
+        run.alarm = loop.call_at(deadline, run.inbox.put_nowait, Notice(None, Lost(late)))
         self._runs[request.id] = run
         self._idle.clear()
         return run
@@ -168,15 +172,14 @@ class Conductor:
         run.attempt.start()
 
     async def _hear(self, run: Run, attempt: Attempt) -> Notice:
-        """The next word about the request. Raises DeadlineExceeded, and AttemptFailed if no grant comes in time."""
-        until = run.deadline if attempt.granted else min(run.deadline, attempt.begun + self._options.grant_s)
+        """The next word about the request. Raises AttemptFailed if no grant comes in time."""
+        if attempt.granted:
+            return await run.inbox.get()
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(attempt.begun + self._options.grant_s):
                 return await run.inbox.get()
         except TimeoutError:
-            if until < run.deadline:
-                raise attempt.silent() from None
-            raise DeadlineExceeded(f"The answer was not complete after {run.request.timeout_s:g} s.") from None
+            raise attempt.silent() from None
 
     def _take(self, run: Run, attempt: Attempt, notice: Notice) -> Chunk | None:
         """What a word means for the caller."""
@@ -246,6 +249,8 @@ class Conductor:
 
     def _leave(self, run: Run) -> None:
         self._close(run)
+        if run.alarm is not None:
+            run.alarm.cancel()
         del self._runs[run.request.id]
         if not self._runs:
             self._idle.set()

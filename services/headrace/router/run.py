@@ -19,7 +19,8 @@ from headrace.router.retries import Retries
 
 @dataclass(slots=True)
 class Run:
-    """deadline: loop time. prompt, sampling, answer: set once the request is prepared."""
+    """deadline: loop time. alarm: says in the inbox that it has come. prompt, sampling, answer: set once the request
+    is prepared."""
 
     request: GenerateRequest
     model: ServedModel
@@ -27,6 +28,7 @@ class Run:
     life: Life
     retries: Retries
     inbox: Inbox = field(default_factory=asyncio.Queue)
+    alarm: asyncio.TimerHandle | None = None
     prompt: tuple[int, ...] = ()
     sampling: SamplingParams = field(default_factory=SamplingParams)
     answer: Answer | None = None

@@ -42,5 +42,6 @@ def observe(metrics: WorkerMetrics, output: StepOutput) -> None:
     metrics.free_blocks.set(load.free_blocks)
     metrics.total_blocks.set(load.total_blocks)
     metrics.kv_usage.set(1 - load.free_blocks / load.total_blocks)
-    metrics.preemptions.inc(output.preempted)
+    if output.preempted:
+        metrics.preemptions.inc(output.preempted)
     metrics.kv_waste.set(1 - output.kv.used / output.kv.allocated if output.kv.allocated else 0.0)

@@ -131,8 +131,9 @@ class Worker:
 
     @property
     def load(self) -> Load:
+        obstacle = self._watchdog.obstacle
         return with_credits(
-            replace(self._engine_load, unready=self._watchdog.obstacle),
+            replace(self._engine_load, unready=obstacle) if obstacle else self._engine_load,
             live=len(self._legs),
             max_jobs=self._engine.info.max_jobs,
             blocks_per_job=self._size.blocks,

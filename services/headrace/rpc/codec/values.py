@@ -1,7 +1,7 @@
 """What every codec module needs: enums, token ids, required parts, and one refusal for values that do not fit."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ContextDecorator
 from enum import Enum
 from typing import Generic, TypeVar, cast
 
@@ -16,13 +16,17 @@ E = TypeVar("E", bound=Enum)
 N = TypeVar("N", bound=int)
 
 
-@contextmanager
-def refusing(what: str) -> Iterator[None]:
+class refusing(ContextDecorator):
     """Turn the ValueError of a value that does not fit into InvalidRequest. Also a decorator."""
-    try:
-        yield
-    except ValueError as error:
-        raise InvalidRequest(f"{what} holds a value that cannot be sent: {error}.") from error
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError):
+            raise InvalidRequest(f"{self._what} holds a value that cannot be sent: {error}.") from error
 
 
 class EnumCodec(Generic[E, N]):
