@@ -1,4 +1,4 @@
-"""Kernels behind `headrace.engine.ops`: one Triton file a kernel, `reference` the specification of them all.
+"""Kernels: Triton's behind `headrace.engine.ops`, a file each; the CPU's in `csrc`, behind `native`; `reference` specifies.
 
-Importing this package imports neither torch nor triton; only the kernels' own files do.
+Importing this package imports neither torch nor triton; Triton's kernels, `reference` and `packed_tensor` do.
 """

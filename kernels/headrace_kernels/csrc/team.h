@@ -1,6 +1,7 @@
 // The team: threads that run one function together and meet at barriers.
 //
-// Its threads spin for a moment and then sleep, so that an idle team costs nothing and a busy one no system calls.
+// Its threads spin for a moment and then sleep, so that an idle team costs nothing. One that waits for long looks once
+// where the others run, and gives way now and then.
 #pragma once
 #include <atomic>
 #include <cstdint>

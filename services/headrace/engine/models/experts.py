@@ -1,6 +1,6 @@
 """A mixture of experts in place of a feed-forward (Shazeer et al., arXiv 1701.06538): each token goes to a few of many.
 
-Owns the routing and one rank's inner columns of every expert.
+Owns what routing needs to know, and one rank's inner columns of every expert. Who computes routes.
 """
 
 from dataclasses import dataclass
