@@ -88,7 +88,7 @@ def test_nan_stays_nan_when_narrowed(probe: ctypes.CDLL) -> None:
 @pytest.mark.parametrize(
     ("kind", "format", "rows"),
     [
-        *((_LINEAR, format, rows) for format in Format for rows in (1, 2, 3, 19)),
+        *((_LINEAR, format, rows) for format in Format for rows in (1, 2, 3, 4, 8, 13, 14, 19)),
         *((kind, Format.F32, 19) for kind in (_NORM, _GATE)),
         (_ROPE, Format.F32, 301),
         *((_ATTEND, format, rows) for format in (Format.F32, Format.BF16) for rows in (1, 301)),

@@ -10,11 +10,13 @@ import torch
 from kernels.instruction_sets import MAY_BUILD
 from kernels.native_step import run
 
+from headrace_kernels import native
 from headrace_kernels.native import Norm
 
 pytestmark = [
     MAY_BUILD,
     pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads are bound on Linux only"),
+    pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels are not built here."),
 ]
 
 _TASKS = Path("/proc/self/task")

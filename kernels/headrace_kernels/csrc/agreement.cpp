@@ -6,9 +6,9 @@
 
 namespace {
 
-// Blocks of one, two, three and four rows and of more are functions of their own, and so are several tiles at once: columns are
+// Blocks of each number of rows are functions of their own, and so are several tiles at once: columns are
 // five tiles of 32 and nine of 16, the last one in part.
-constexpr int ROWS = 19, FEW_ROWS[] = {1, 2, 3, 8, ROWS}, COLUMNS = 144 - 7, INNER = 64;
+constexpr int ROWS = 19, FEW_ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, ROWS}, COLUMNS = 144 - 7, INNER = 64;
 // A head is a pair of vectors and a single one on 16 lanes; a context is two of attention's splits.
 constexpr int HEADS = 2, DIM = 48, BLOCK = 16, BLOCKS = 19, CONTEXT = BLOCKS * BLOCK - 3, STATES = (HEADS + 2) * DIM;
 

@@ -57,7 +57,9 @@ static int64_t scratch_bytes(int32_t format, int64_t rows, int64_t inner) {
 // have one each.
 struct Shared {
     Team& team;
-    std::atomic<int64_t> next[2];
+    struct alignas(64) Counter {
+        std::atomic<int64_t> value;
+    } next[2];
     float* states;  // of attention's splits
 };
 
@@ -93,9 +95,9 @@ static void head(const Head& op, const Step& step, std::atomic<int64_t>& next, i
 
 static void run_op(const Op& op, const Step& step, int rank, Shared& shared, int turn, Workspace& room) {
     Team& team = shared.team;
-    std::atomic<int64_t>& next = shared.next[turn];
+    std::atomic<int64_t>& next = shared.next[turn].value;
     // The counter of the operation before this one is free by now: a barrier lies between.
-    if (rank == 0) shared.next[1 - turn].store(0);
+    if (rank == 0) shared.next[1 - turn].value.store(0);
     const int64_t first = step.rows * rank / team.size(), last = step.rows * (rank + 1) / team.size();
     switch (op.kind) {
         case EMBED:

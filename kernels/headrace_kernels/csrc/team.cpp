@@ -2,6 +2,8 @@
 #include "team.h"
 
 #include <immintrin.h>
+
+#include <cstring>
 #ifdef __linux__
 #include <sched.h>
 #endif
@@ -13,6 +15,8 @@ constexpr int SHORT = 256;
 
 // In the team that this thread serves; who calls run is 0.
 thread_local int own_rank = 0;
+// Where a thread cannot be moved, or is not told where it is, it does not try again.
+thread_local bool stays = false;
 
 // On which processor this thread is, or -1.
 int processor() {
@@ -41,19 +45,27 @@ void Team::part() {
 #ifdef __linux__
     const int here = processor();
     bool shared = false;
-    cpu_set_t allowed, free;
+    for (int other = 0; other < size_; ++other) shared |= other != own_rank && at_[other] == here;
+    if (!shared || stays) return;
+    cpu_set_t allowed, free, all, now;
     if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
     free = allowed;
-    for (int other = 0; other < size_; ++other) {
-        const int taken = at_[other];
-        if (other == own_rank || taken < 0) continue;
-        shared |= taken == here;
-        CPU_CLR(taken, &free);
-    }
-    if (!shared || CPU_COUNT(&free) == 0 || sched_setaffinity(0, sizeof free, &free)) return;
-    at_[own_rank] = processor();
-    sched_setaffinity(0, sizeof allowed, &allowed);
+    for (int other = 0; other < size_; ++other)
+        if (other != own_rank && at_[other] >= 0) CPU_CLR(at_[other], &free);
+    if (CPU_COUNT(&free) == 0 || sched_setaffinity(0, sizeof free, &free)) return;
+    stand();
+    stays = processor() == here;
+    // By way of "all", which the kernel cuts to what the process may have: a mask that names processors would be kept when
+    // that changes. Where the thread had a mask of its own, it gets that again.
+    std::memset(&all, 0xff, sizeof all);
+    if (sched_setaffinity(0, sizeof all, &all) || sched_getaffinity(0, sizeof now, &now) || !CPU_EQUAL(&now, &allowed))
+        sched_setaffinity(0, sizeof allowed, &allowed);
 #endif
+}
+
+void Team::stand() {
+    const int here = processor();
+    if (at_[own_rank].load(std::memory_order_relaxed) != here) at_[own_rank].store(here, std::memory_order_relaxed);
 }
 
 Team::Team(int size) : size_(size), at_(size) {
@@ -70,6 +82,7 @@ Team::~Team() {
 
 void Team::run(const std::function<void(int)>& work) {
     work_ = &work;
+    stand();
     started_.fetch_add(1, std::memory_order_release);
     started_.notify_all();
     work(0);
@@ -78,7 +91,7 @@ void Team::run(const std::function<void(int)>& work) {
 
 void Team::barrier() {
     if (size_ == 1) return;
-    at_[own_rank].store(processor(), std::memory_order_relaxed);
+    stand();
     const uint32_t round = passed_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
         arrived_.store(0, std::memory_order_relaxed);
@@ -99,6 +112,7 @@ void Team::serve(int rank) {
     for (uint32_t round = 0;; ++round) {
         wait_change(started_, round);
         if (closing_.load()) return;
+        stand();
         (*work_)(rank);
         barrier();
     }

@@ -27,6 +27,8 @@ private:
     // Leaves a processor that another thread of the team is on, if this one may run where none is: two that share one
     // take turns there, and schedulers were seen to leave them so.
     void part();
+    // Notes where this thread is.
+    void stand();
 
     const int size_;
     const std::function<void(int)>* work_ = nullptr;
@@ -34,7 +36,7 @@ private:
     std::atomic<int> arrived_{0};
     std::atomic<uint32_t> passed_{0};
     std::atomic<bool> closing_{false};
-    // Of each thread, the processor it was on when it last came to a barrier, or -1.
+    // Of each thread, the processor it was on when it last began or came to a barrier, or -1.
     std::vector<std::atomic<int>> at_;
     std::vector<std::thread> threads_;
     std::vector<float> room_;

@@ -19,9 +19,10 @@ constexpr int64_t CACHED_BYTES = 160 << 10;
 // The tiles of a product, which threads take off `next` a few at a time: one whose core also does something else takes fewer.
 class Claims {
 public:
-    // unit: tiles that are quicker together.
-    Claims(std::atomic<int64_t>& next, int64_t tiles, int threads, int64_t unit)
-        : next_(next), tiles_(tiles), size_(tiles / (CLAIMS * threads) / unit * unit) {
+    // unit: tiles that are quicker together, as long as there are enough for all threads.
+    Claims(std::atomic<int64_t>& next, int64_t tiles, int threads, int64_t unit) : next_(next), tiles_(tiles) {
+        while (unit > 1 && tiles < unit * threads) unit /= 2;
+        size_ = tiles / (CLAIMS * threads) / unit * unit;
         if (size_ < unit) size_ = unit;
     }
 

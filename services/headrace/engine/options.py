@@ -31,7 +31,7 @@ class EngineOptions:
     model and pool allow. max_num_seqs: jobs at once. max_num_batched_tokens: tokens computed in one step, which
     bounds how long a step may delay running streams. block_size: tokens of a page. kv_cache_memory_bytes: the pool;
     gpu_memory_utilization instead: the share of the memory free at the start that weights and pool take together; of
-    neither: DEFAULT_KV_BYTES. threads: CPU threads that compute; 0: as many as there are cores, for torch its own choice.
+    neither: DEFAULT_KV_BYTES. threads: CPU threads that compute; 0: one a core, or torch's choice.
     batch_invariant: a request's tokens and logprobs are the same bits whatever else runs, at a price.
     tensor_parallel_size: ranks that share a replica, each a process with its part of the threads.
     kernels: "native" computes in C++, "torch" with torch, "auto" natively where the model and the processor allow it.

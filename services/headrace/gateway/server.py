@@ -80,7 +80,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
     """Our own access log and exceptions' log lines replace uvicorn's."""
     return uvicorn.Config(
         app,
-        http="httptools",
+        http="h11",
         ws="none",
         lifespan="off",
         log_config=None,
