@@ -137,9 +137,10 @@ def test_a_sequence_is_the_same_bits_whatever_it_is_computed_with(case: Case) ->
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("window", [0, 270])
-def test_a_row_is_the_same_bits_alone_and_within_a_chunk(dtype: torch.dtype, window: int) -> None:
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+def test_a_row_is_the_same_bits_alone_and_within_a_chunk(dtype: torch.dtype, softcap: float, window: int) -> None:
     """Alone it reads pages as they stand and its context is cut; in the chunk its tile is laid out as matrices."""
-    chunk = Paged.of(Case(((250, 60),), heads=3, kv_heads=1, dim=48, window=window, softcap=3.0, dtype=dtype))
+    chunk = Paged.of(Case(((250, 60),), heads=3, kv_heads=1, dim=48, window=window, softcap=softcap, dtype=dtype))
     together = chunk.native()
     for row in (0, 5, 6, 20, 59):
         case = replace(chunk.case, sequences=((250 + row, 1),))

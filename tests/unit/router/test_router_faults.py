@@ -273,6 +273,16 @@ async def test_the_deadline_ends_a_silent_request(point: str) -> None:
         assert toy.ledger_jobs == 0
 
 
+@pytest.mark.parametrize("point", ["submit", "grant"])
+async def test_the_deadline_ends_a_request_that_waits_for_a_grant(point: str) -> None:
+    async with cluster(prefill=1, decode=1) as toy:
+        toy.worker("d1").silent.add(point)
+        with pytest.raises(DeadlineExceeded):
+            await collect(toy, ask(timeout_s=0.2))
+        assert (await toy.router.explain("r1")).outcome == "deadline_exceeded"
+        assert toy.ledger_jobs == 0
+
+
 async def test_no_worker_at_all_is_503_after_the_grace() -> None:
     async with cluster() as toy:
         with pytest.raises(Unavailable, match="No worker serves toy"):
