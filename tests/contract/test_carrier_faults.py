@@ -51,7 +51,7 @@ def test_a_sender_frozen_inside_a_unit(pair: Callable[..., Pair], wiring: str) -
     # The sender is ready first, so that the receiver's short time is all spent inside the unit.
     made.p.send(ticket, 20.0)
     made.p.advance(ticket.transfer, tuple(range(8)))
-    made.p.wait_sample(SLABS, 2, state="posted")
+    made.p.wait_sample(SLABS, 1, state="posted")
     made.d.receive(ticket, tuple(range(8)), 2.0)
     made.d.wait_inside(0)
     made.child().process.send_signal(signal.SIGSTOP)

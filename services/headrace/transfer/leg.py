@@ -67,6 +67,10 @@ class Leg(ABC):
             return self.limit
         return self.gives_up_at if self.draining else float("inf")
 
+    def collect(self) -> None:
+        """Take back what settled, before any leg asks for more of what all share. Only senders share by peer."""
+        return
+
     def step(self, now: float) -> None:
         """Do all that can be done now."""
         if self.open and now >= self.limit:

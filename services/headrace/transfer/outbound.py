@@ -56,8 +56,13 @@ class Outbound(Leg):
         """The first len(blocks) blocks of the ticket are computed and stand in these pages."""
         self._blocks = max(self._blocks, blocks[: self.ticket.block_count], key=len)
 
+    def collect(self) -> None:
+        if self.open:
+            self._land_taken()
+        else:
+            self.land_settled()
+
     def proceed(self) -> None:
-        self._land_taken()
         while self.open and self._send_next():
             pass
         if self.open and self._next == len(self.units):

@@ -79,8 +79,10 @@ class Transfers:
         Those with the fewest frames under way go first, and of these who sent none for longest: so what one peer, or
         all of them, may have at once is dealt out in turns, and a short transfer does not wait for a long one's end.
         """
+        for leg in list(self._legs.values()):
+            self._run(leg, leg.collect)
         for leg in sorted(self._legs.values(), key=lambda leg: (len(leg.flights), leg.turn)):
-            self._step(leg)
+            self._run(leg, partial(leg.step, self._site.clock()))
             if leg.over:
                 del self._legs[leg.ticket.transfer, leg.side]
 
@@ -91,10 +93,10 @@ class Transfers:
             self._try(leg, partial(leg.abandon, error))
         self._legs.clear()
 
-    def _step(self, leg: Leg) -> None:
+    def _run(self, leg: Leg, act: Callable[[], None]) -> None:
         was_open = leg.open
         try:
-            leg.step(self._site.clock())
+            act()
         except Exception as error:
             _log_crash(leg)
             if was_open:
