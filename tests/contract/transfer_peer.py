@@ -68,8 +68,9 @@ class ArrayPages:
 class WatchedLink:
     """A real link that lets a test see its buffers, change a frame on its way out, and make calls go wrong.
 
-    raising: how many calls of each method, or of a receipt's withdraw, are yet to raise. deaf: posted units are taken
-    in and never heard of again, like those that a frozen peer has begun to write. hung: the next progress waits for it.
+    raising: how many calls of each method, or of a receipt's withdraw, are yet to raise; close raises at its end.
+    deaf: posted units are taken in and never heard of again, like those that a frozen peer has begun to write.
+    hung: progress waits for it.
     """
 
     def __init__(self, link: Link) -> None:
@@ -107,8 +108,8 @@ class WatchedLink:
         self.link.progress(timeout_s, wake_fd)
 
     def close(self) -> None:
-        self._raise_if_asked("close")
         self.link.close()
+        self._raise_if_asked("close")
 
     def _watch(self, receipt: Receipt) -> Receipt:
         withdraw = receipt._on_withdraw
