@@ -63,6 +63,8 @@ class Inbound(Leg):
     def closed(self, status: TransferStatus) -> None:
         for flight in self.flights.values():
             self.ask_back(flight.receipt)
+        if status is TransferStatus.FAILED:
+            self.quarantine_pending()
 
     def drain(self) -> None:
         """The sender's End says what it had sent: that much is received and thrown away, so that its sends settle."""

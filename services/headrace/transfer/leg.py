@@ -103,8 +103,6 @@ class Leg(ABC):
         self.closed_at = self.site.clock()
         try:
             self.closed(status)
-            if status is TransferStatus.FAILED:
-                self._quarantine_pending()
         finally:
             self._report(status, error)
 
@@ -113,7 +111,7 @@ class Leg(ABC):
         self.draining = False
         for flight in self.flights.values():
             self.ask_back(flight.receipt)
-        self._quarantine_pending()
+        self.quarantine_pending()
         in_doubt = sum(flight.receipt.pending for flight in self.flights.values())
         if in_doubt:
             _log.warning("slabs.in_doubt", transfer=self.ticket.transfer.hex(), side=self.side.value, slabs=in_doubt)
@@ -126,6 +124,12 @@ class Leg(ABC):
             receipt.withdraw()
         except Exception:
             _log.exception("transfer.withdraw_failed", transfer=self.ticket.transfer.hex(), side=self.side.value)
+
+    def quarantine_pending(self) -> None:
+        """What was asked back and is not here: its peer may use it yet."""
+        for flight in self.flights.values():
+            if flight.receipt.pending:
+                self._quarantine(flight.slab)
 
     def write_off(self) -> None:
         """The leg is defect. What it holds may be with the link or not: nobody gets it until the link is replaced."""
@@ -144,11 +148,6 @@ class Leg(ABC):
 
     def frame_id(self, index: int = END_UNIT) -> FrameId:
         return FrameId(self.ticket.transfer, index)
-
-    def _quarantine_pending(self) -> None:
-        for flight in self.flights.values():
-            if flight.receipt.pending:
-                self._quarantine(flight.slab)
 
     def _quarantine(self, slab: Slab) -> None:
         if slab.state is not SlabState.QUARANTINED:
