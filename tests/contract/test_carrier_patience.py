@@ -8,6 +8,7 @@ from carrier_pair import Pair, pairs_of_peers
 
 from headrace.core.errors import TransferFailed
 from headrace.transfer.carrier import TransferStatus
+from headrace.transfer.link import END_UNIT
 from headrace.transfer.loopback import Switchboard
 from headrace.transfer.peers import Patience
 from headrace.transfer.site import TransferOptions
@@ -59,6 +60,23 @@ def test_a_peer_that_takes_nothing_ends_a_send(pair: Callable[..., Pair], wiring
     made.p.advance(ticket.transfer, tuple(range(8)))
     assert made.p.report().status is TransferStatus.COMPLETE
     assert made.d.report().status is TransferStatus.COMPLETE
+
+
+@pytest.mark.parametrize("unit", [0, 1, END_UNIT])
+@pytest.mark.parametrize("wiring", ["loopback", "tcp", "ucx", "nccl"])
+def test_a_word_that_is_lost_on_its_way_back_ends_a_send(pair: Callable[..., Pair], wiring: str, unit: int) -> None:
+    made = pair(wiring, options=TransferOptions(silent_s=0.3, drain_s=0.1))
+    made.p.watched.muted = frozenset({unit})
+    ticket = made.ticket(8)
+    made.d.receive(ticket, tuple(range(8)), 20.0)
+    made.p.send(ticket, 20.0)
+    made.p.advance(ticket.transfer, tuple(range(8)))
+    # The receiver has all of it. The sender cannot know, and says so in time: the router decides what becomes of it.
+    assert made.d.report(5.0).status is TransferStatus.COMPLETE
+    report = made.p.report(5.0)
+    assert (report.status, report.verified_blocks) == (TransferStatus.FAILED, {0: 0, 1: 4, END_UNIT: 8}[unit])
+    assert isinstance(report.error, TransferFailed)
+    made.home()
 
 
 def test_a_unit_that_waits_ends_its_transfer_in_time(desks: tuple[Desk, Desk], clock: Clock) -> None:

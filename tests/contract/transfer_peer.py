@@ -26,7 +26,7 @@ from headrace.core.ticket import Ticket
 from headrace.telemetry.metrics import TransferMetrics
 from headrace.transfer.carrier import CarrierHealth, TransferReport
 from headrace.transfer.factory import make_link
-from headrace.transfer.link import END_UNIT, FrameId, Link, LinkFactory, Receipt
+from headrace.transfer.link import END_UNIT, FrameId, Link, LinkFactory, Receipt, ReceiptState
 from headrace.transfer.loopback import Switchboard
 from headrace.transfer.site import TransferOptions
 from headrace.transfer.thread import TransferThread
@@ -70,7 +70,7 @@ class WatchedLink:
 
     raising: how many calls of each method, or of a receipt's withdraw, are yet to raise; close raises at its end.
     deaf: posted units are taken in and never heard of again, like those that a frozen peer has begun to write.
-    hung: progress waits for it.
+    muted: units that the peer takes and whose sender does not hear of it. hung: progress waits for it.
     """
 
     def __init__(self, link: Link) -> None:
@@ -79,6 +79,7 @@ class WatchedLink:
         self.tamper: Callable[[memoryview], None] | None = None
         self.raising: Counter[str] = Counter()
         self.deaf = False
+        self.muted: frozenset[int] = frozenset()
         self.hung: threading.Event | None = None
         self.hanging = threading.Event()
 
@@ -98,7 +99,10 @@ class WatchedLink:
         if self.tamper is not None:
             buffer = memoryview(bytearray(buffer))
             self.tamper(buffer)
-        return self._watch(self.link.send(address, frame, buffer))
+        receipt = self._watch(self.link.send(address, frame, buffer))
+        if frame.unit in self.muted:
+            return Receipt(lambda unheard: unheard.settle(ReceiptState.FAILED, "withdrawn"))
+        return receipt
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:
         self._raise_if_asked("progress")
