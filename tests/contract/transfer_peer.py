@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,14 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry
 
+from headrace.core.errors import HeadraceError, StartupError
 from headrace.core.fleet import WorkerRef
 from headrace.core.layout import KvLayout
 from headrace.core.ticket import Ticket
 from headrace.telemetry.metrics import TransferMetrics
-from headrace.transfer.carrier import TransferReport
+from headrace.transfer.carrier import CarrierHealth, TransferReport
 from headrace.transfer.factory import make_link
-from headrace.transfer.link import FrameId, Link, LinkFactory, Receipt
+from headrace.transfer.link import END_UNIT, FrameId, Link, LinkFactory, Receipt, ReceiptState
 from headrace.transfer.loopback import Switchboard
 from headrace.transfer.site import TransferOptions
 from headrace.transfer.thread import TransferThread
@@ -41,6 +43,7 @@ class ArrayPages:
     def __init__(self, layout: KvLayout, blocks: int, seed: int) -> None:
         self.layout = layout
         self.writes = 0
+        self.failures = 0  # reads or writes that are yet to fail
         random = np.random.default_rng(seed)
         shape = (layout.layers, blocks, layout.page_bytes)
         # No zero bytes: what arrives in a fresh slab is told from what was there. Its period divides no page's size.
@@ -48,40 +51,84 @@ class ArrayPages:
         self.array = np.resize(noise, shape) if seed else np.zeros(shape, np.uint8)
 
     def read(self, blocks: Sequence[int], into: memoryview) -> None:
+        self._fail_if_asked()
         into[:] = self.array[:, list(blocks)].tobytes()
 
     def write(self, blocks: Sequence[int], data: memoryview) -> None:
+        self._fail_if_asked()
         self.writes += 1
         self.array[:, list(blocks)] = np.frombuffer(data, np.uint8).reshape(self.layout.layers, len(blocks), -1)
 
+    def _fail_if_asked(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise MemoryError("the pages are out of reach")
+
 
 class WatchedLink:
-    """A real link that lets a test see its buffers, and change a frame on its way out."""
+    """A real link that lets a test see its buffers, change a frame on its way out, and make calls go wrong.
+
+    raising: how many calls of each method, or of a receipt's withdraw, are yet to raise; close raises at its end.
+    deaf: posted units are taken in and never heard of again, like those that a frozen peer has begun to write.
+    muted: units that the peer takes and whose sender does not hear of it. hung: progress waits for it.
+    """
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.posted: dict[int, memoryview] = {}
         self.tamper: Callable[[memoryview], None] | None = None
+        self.raising: Counter[str] = Counter()
+        self.deaf = False
+        self.muted: frozenset[int] = frozenset()
+        self.hung: threading.Event | None = None
+        self.hanging = threading.Event()
 
     @property
     def address(self) -> str:
         return self.link.address
 
     def post(self, frame: FrameId, buffer: memoryview) -> Receipt:
+        self._raise_if_asked("post")
         self.posted[frame.unit] = buffer
-        return self.link.post(frame, buffer)
+        if self.deaf and frame.unit != END_UNIT:
+            return Receipt(lambda _: None)
+        return self._watch(self.link.post(frame, buffer))
 
     def send(self, address: str, frame: FrameId, buffer: memoryview) -> Receipt:
+        self._raise_if_asked("send")
         if self.tamper is not None:
             buffer = memoryview(bytearray(buffer))
             self.tamper(buffer)
-        return self.link.send(address, frame, buffer)
+        receipt = self._watch(self.link.send(address, frame, buffer))
+        if frame.unit in self.muted:
+            return Receipt(lambda unheard: unheard.settle(ReceiptState.FAILED, "withdrawn"))
+        return receipt
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:
+        self._raise_if_asked("progress")
+        if self.hung is not None:
+            self.hanging.set()
+            self.hung.wait(30.0)
         self.link.progress(timeout_s, wake_fd)
 
     def close(self) -> None:
         self.link.close()
+        self._raise_if_asked("close")
+
+    def _watch(self, receipt: Receipt) -> Receipt:
+        withdraw = receipt._on_withdraw
+
+        def watched(withdrawn: Receipt) -> None:
+            self._raise_if_asked("withdraw")
+            withdraw(withdrawn)
+
+        receipt._on_withdraw = watched
+        return receipt
+
+    def _raise_if_asked(self, method: str) -> None:
+        if self.raising[method]:
+            self.raising[method] -= 1
+            raise RuntimeError(f"{method} was made to fail")
 
 
 class Peer:
@@ -100,15 +147,19 @@ class Peer:
         self.pages = ArrayPages(layout, blocks, seed)
         self.registry = CollectorRegistry()
         self.reports: queue.SimpleQueue[TransferReport] = queue.SimpleQueue()
+        self.broken: queue.SimpleQueue[HeadraceError] = queue.SimpleQueue()
         self.watched: WatchedLink | None = None
-        factory = make_link(link, switchboard=switchboard)
+        self.opens = True
+        self._factory = make_link(link, switchboard=switchboard)
         metrics = TransferMetrics(self.registry)
-        opened = LinkFactory(link, lambda: self._watch(factory.open()))
-        self.thread = TransferThread(opened, self.pages, self.reports.put, metrics, options)
+        opened = LinkFactory(link, self._open)
+        self.thread = TransferThread(opened, self.pages, self.reports.put, metrics, options, on_broken=self.broken.put)
         self.thread.start()
 
-    def _watch(self, link: Link) -> WatchedLink:
-        self.watched = WatchedLink(link)
+    def _open(self) -> WatchedLink:
+        if not self.opens:
+            raise StartupError("The link was made not to open.")
+        self.watched = WatchedLink(self._factory.open())
         return self.watched
 
     def address(self) -> str:
@@ -123,8 +174,11 @@ class Peer:
     def advance(self, transfer: bytes, blocks: tuple[int, ...]) -> None:
         self.thread.advance(transfer, blocks)
 
-    def cancel(self, transfer: bytes) -> None:
-        self.thread.cancel(transfer)
+    def cancel(self, transfer: bytes, lost: bool = False) -> None:
+        self.thread.cancel(transfer, lost=lost)
+
+    def health(self) -> CarrierHealth:
+        return self.thread.health
 
     def report(self, timeout_s: float = 20.0) -> TransferReport:
         return self.reports.get(timeout=timeout_s)

@@ -72,8 +72,29 @@ class TransferMetrics:
         )
         self.refused = Counter("headrace_kv_units_refused", "Units that did not verify.", ["reason"], registry=registry)
         self.slabs = Gauge("headrace_kv_slabs", "Staging slabs.", ["state"], registry=registry)
+        self.messages = Counter(
+            "headrace_kv_transfer_messages",
+            "Frames of transfers that closed: their units and their End.",
+            ["direction"],
+            registry=registry,
+        )
+        self.quarantined = Counter(
+            "headrace_kv_slabs_quarantined",
+            "Slabs set aside because their transfer was given up with a frame under way.",
+            registry=registry,
+        )
+        self.stalls = Counter(
+            "headrace_kv_transfer_stalls",
+            "Sends given up because their peer took nothing (silent), or only other frames (short).",
+            ["reason"],
+            registry=registry,
+        )
+        self.rebuilds = Counter("headrace_kv_link_rebuilds", "Links that broke and were replaced.", registry=registry)
         for direction in ("sent", "received"):
             self.bytes.labels(direction)
+            self.messages.labels(direction)
+        for reason in ("silent", "short"):
+            self.stalls.labels(reason)
 
 
 class RouterMetrics:

@@ -33,6 +33,7 @@ class TransferReport:
 
     verified_blocks: receiver: how many blocks from the ticket's first on, without a gap, hold verified data.
     sender: how many were taken. error is set if and only if status is FAILED.
+    messages: frames sent to or heard from the peer: one a unit, and the End.
     """
 
     transfer: bytes
@@ -42,18 +43,39 @@ class TransferReport:
     payload_bytes: int
     seconds: float
     error: HeadraceError | None = None
+    messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CarrierHealth:
+    """How much a carrier can take on, at one moment.
+
+    free_slabs: of the side, sending or receiving, that has fewer: so many more transfers can begin at once.
+    quarantined_slabs: of both sides. rebuilds: how often the link was replaced since the carrier started.
+    """
+
+    free_slabs: int
+    quarantined_slabs: int
+    rebuilds: int
 
 
 class Carrier(Protocol):
     """All methods may be called from any thread, return at once and never raise for what a peer does.
 
     Every `receive` and `send` leads to exactly one TransferReport, given to the `report` callback that the carrier
-    was made with, on the transfer thread. Both are bounded by `timeout_s`. Unknown transfers are ignored.
+    was made with, on the transfer thread. Both are bounded by `timeout_s`, and a send by its peer's silence too. An id
+    names one transfer: a second `receive` or `send` of one that is open is ignored. So are unknown transfers.
     """
 
     @property
     def address(self) -> str:
-        """This worker's data address, for leases and tickets; constant."""
+        """This worker's data address, for leases and tickets. It changes when a link that broke was replaced: tickets
+        with the former one fail."""
+        ...
+
+    @property
+    def health(self) -> CarrierHealth:
+        """What it is now."""
         ...
 
     def receive(self, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:
@@ -68,8 +90,11 @@ class Carrier(Protocol):
         """The ticket's first len(blocks) blocks are computed and stand in these pages; send what is new."""
         ...
 
-    def cancel(self, transfer: bytes) -> None:
-        """Give a transfer up; its report (CANCELLED, unless it was already closing) follows promptly."""
+    def cancel(self, transfer: bytes, *, lost: bool = False) -> None:
+        """Give a transfer up; its report (CANCELLED, unless it was already closing) follows promptly.
+
+        lost: its peer is known to be dead, and is not waited for: all that is under way to it fails.
+        """
         ...
 
 

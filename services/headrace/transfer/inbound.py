@@ -33,7 +33,6 @@ class Inbound(Leg):
 
     def __init__(self, site: Site, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:
         super().__init__(site, ticket, timeout_s, site.receive_slabs)
-        self.drain_limit_s = site.options.linger_s
         self._blocks = blocks
         self._next_post = 0
         self._digest = b""
@@ -43,6 +42,14 @@ class Inbound(Leg):
         self._end_heard = False
         self._last_word: End | None = None
         self.slabs.register(ticket.transfer)
+
+    @property
+    def gives_up_at(self) -> float:
+        return self.closed_at + self.site.options.linger_s
+
+    @property
+    def messages(self) -> int:
+        return len(self._received) + self._end_heard
 
     def proceed(self) -> None:
         while self.open and self._take_next():
@@ -55,7 +62,9 @@ class Inbound(Leg):
 
     def closed(self, status: TransferStatus) -> None:
         for flight in self.flights.values():
-            flight.receipt.withdraw()
+            self.ask_back(flight.receipt)
+        if status is TransferStatus.FAILED:
+            self.quarantine_pending()
 
     def drain(self) -> None:
         """The sender's End says what it had sent: that much is received and thrown away, so that its sends settle."""
@@ -135,7 +144,8 @@ class Inbound(Leg):
         frame = slab.frame[: self.site.frame_bytes(unit.block_count)]
         # A frame shorter than its unit must not be read together with the header of an earlier one.
         frame[:HEADER_BYTES] = bytes(HEADER_BYTES)
-        self.flights[index] = Flight(unit, slab, self.site.link.post(self.frame_id(index), frame))
+        receipt = self.site.link.post(self.frame_id(index), frame)
+        self.flights[index] = Flight(unit, slab, receipt, self.site.clock())
         return True
 
     def _conclude(self) -> None:

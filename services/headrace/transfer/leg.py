@@ -21,11 +21,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A unit's frame in the hands of the link."""
+    """A unit's frame in the hands of the link since `began`, on the site's clock."""
 
     unit: Unit
     slab: Slab
     receipt: Receipt
+    began: float
 
 
 class Leg(ABC):
@@ -33,10 +34,11 @@ class Leg(ABC):
 
     It is *open* until it reports. Afterwards it *drains*: no page is touched any more, and it lives only until the link
     has let go of everything. `over` then says so, and every slab is back.
+
+    turn: when it last sent a frame, in turns of the site; 0 before.
     """
 
     side: Side
-    drain_limit_s: float
 
     def __init__(self, site: Site, ticket: Ticket, timeout_s: float, slabs: SlabPool) -> None:
         self.site = site
@@ -47,9 +49,11 @@ class Leg(ABC):
         self.end: Receipt | None = None
         self.began = site.clock()
         self.limit = self.began + timeout_s
+        self.closed_at = self.limit
         self.open = True
         self.draining = True
         self.settled_units = 0
+        self.turn = 0
 
     @property
     def over(self) -> bool:
@@ -59,7 +63,13 @@ class Leg(ABC):
     @property
     def due(self) -> float:
         """Until when nothing happens by itself, on the site's clock."""
-        return self.limit if self.open or self.draining else float("inf")
+        if self.open:
+            return self.limit
+        return self.gives_up_at if self.draining else float("inf")
+
+    def collect(self) -> None:
+        """Take back what settled, before any leg asks for more of what all share. Only senders share by peer."""
+        return
 
     def step(self, now: float) -> None:
         """Do all that can be done now."""
@@ -68,7 +78,7 @@ class Leg(ABC):
         if self.open:
             self.proceed()
         if not self.open:
-            if self.draining and now >= self.limit:
+            if self.draining and now >= self.gives_up_at:
                 self.give_up()
             self.drain()
 
@@ -81,35 +91,52 @@ class Leg(ABC):
         if self.open:
             self.close(TransferStatus.FAILED, error)
 
+    def abandon(self, error: HeadraceError) -> None:
+        """Fail without a word to the peer: there is no link any more. The slabs stay with it."""
+        if self.open:
+            self.open = False
+            self._report(TransferStatus.FAILED, error)
+
     def close(self, status: TransferStatus, error: HeadraceError | None = None) -> None:
-        """Report, once and for all. From here on no page is read or written."""
+        """Report, once and for all, whatever else goes wrong. From here on no page is read or written."""
         self.open = False
-        now = self.site.clock()
-        self.limit = now + self.drain_limit_s
-        self.closed(status)
-        if status is TransferStatus.FAILED:
-            self._quarantine_pending()
-        blocks = sum(unit.block_count for unit in self.units[: self.settled_units])
-        payload = blocks * self.ticket.layout.block_bytes
-        seconds = now - self.began
-        self.site.close_books(TransferReport(self.ticket.transfer, self.side, status, blocks, payload, seconds, error))
+        self.closed_at = self.site.clock()
+        try:
+            self.closed(status)
+        finally:
+            self._report(status, error)
 
     def give_up(self) -> None:
         """Stop waiting for the peer: ask the link for everything back, and quarantine what it cannot return yet."""
         self.draining = False
         for flight in self.flights.values():
-            flight.receipt.withdraw()
-        self._quarantine_pending()
+            self.ask_back(flight.receipt)
+        self.quarantine_pending()
         in_doubt = sum(flight.receipt.pending for flight in self.flights.values())
         if in_doubt:
             _log.warning("slabs.in_doubt", transfer=self.ticket.transfer.hex(), side=self.side.value, slabs=in_doubt)
         if self.end is not None:
-            self.end.withdraw()
+            self.ask_back(self.end)
 
-    def _quarantine_pending(self) -> None:
+    def ask_back(self, receipt: Receipt) -> None:
+        """Withdraw what is under way. A link that fails at that keeps the slab, which then stays in quarantine."""
+        try:
+            receipt.withdraw()
+        except Exception:
+            _log.exception("transfer.withdraw_failed", transfer=self.ticket.transfer.hex(), side=self.side.value)
+
+    def quarantine_pending(self) -> None:
+        """What was asked back and is not here: its peer may use it yet."""
         for flight in self.flights.values():
-            if flight.receipt.pending and flight.slab.state is SlabState.POSTED:
-                self.slabs.quarantine(flight.slab)
+            if flight.receipt.pending:
+                self._quarantine(flight.slab)
+
+    def write_off(self) -> None:
+        """The leg is defect. What it holds may be with the link or not: nobody gets it until the link is replaced."""
+        for flight in self.flights.values():
+            self._quarantine(flight.slab)
+        self.slabs.unregister(self.ticket.transfer)
+        self.flights, self.end, self.draining = {}, None, False
 
     def land(self, index: int) -> None:
         """A unit's receipt is settled and its slab not needed any more."""
@@ -121,6 +148,36 @@ class Leg(ABC):
 
     def frame_id(self, index: int = END_UNIT) -> FrameId:
         return FrameId(self.ticket.transfer, index)
+
+    def _quarantine(self, slab: Slab) -> None:
+        if slab.state is not SlabState.QUARANTINED:
+            self.slabs.quarantine(slab)
+            self.site.metrics.quarantined.inc()
+
+    def _report(self, status: TransferStatus, error: HeadraceError | None) -> None:
+        blocks = sum(unit.block_count for unit in self.units[: self.settled_units])
+        self.site.close_books(
+            TransferReport(
+                transfer=self.ticket.transfer,
+                side=self.side,
+                status=status,
+                verified_blocks=blocks,
+                payload_bytes=blocks * self.ticket.layout.block_bytes,
+                seconds=self.site.clock() - self.began,
+                error=error,
+                messages=self.messages,
+            )
+        )
+
+    @property
+    @abstractmethod
+    def gives_up_at(self) -> float:
+        """When a closed transfer stops waiting for its peer, on the site's clock."""
+
+    @property
+    @abstractmethod
+    def messages(self) -> int:
+        """Frames sent to the peer, or heard from it, until now."""
 
     @abstractmethod
     def proceed(self) -> None:

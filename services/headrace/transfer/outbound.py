@@ -8,8 +8,10 @@ from headrace.core.ticket import Ticket
 from headrace.transfer.carrier import Side, TransferStatus
 from headrace.transfer.leg import Flight, Leg
 from headrace.transfer.link import ReceiptState
+from headrace.transfer.peers import NEVER
 from headrace.transfer.plan import Unit
 from headrace.transfer.site import Site
+from headrace.transfer.slabs import Slab
 from headrace.transfer.wire import HEADER_BYTES, End, EndStatus, encode_end, encode_unit, fold
 
 _END_STATUS = {
@@ -20,32 +22,58 @@ _END_STATUS = {
 
 
 class Outbound(Leg):
-    """Sends units in order as their blocks are computed, at most a window unsettled, and always one End."""
+    """Sends units in order as their blocks are computed, at most a window unsettled, and always one End.
+
+    The sender alone times its peer: a receiver may rightly hear nothing for as long as the prompt takes, while a frame
+    that was sent has a slab waiting for it, or soon will.
+    """
 
     side = Side.SENDER
 
     def __init__(self, site: Site, ticket: Ticket, timeout_s: float) -> None:
         super().__init__(site, ticket, timeout_s, site.send_slabs)
-        self.drain_limit_s = site.options.drain_s
         self._blocks: tuple[int, ...] = ()
         self._next = 0
         self._taken: set[int] = set()
         self._digest = b""
+        # When the End began to wait; NEVER before, and once it is settled.
+        self._end_began = NEVER
+
+    @property
+    def due(self) -> float:
+        return min(super().due, self._stalls_at) if self.open else super().due
+
+    @property
+    def gives_up_at(self) -> float:
+        heard_at = self.site.peers.heard_at(self.ticket.address)
+        return self.site.options.last_patience.farewell_ends_at(self.closed_at, self._waiting_since, heard_at)
+
+    @property
+    def messages(self) -> int:
+        return self._next + (self.end is not None)
 
     def advance(self, blocks: tuple[int, ...]) -> None:
         """The first len(blocks) blocks of the ticket are computed and stand in these pages."""
         self._blocks = max(self._blocks, blocks[: self.ticket.block_count], key=len)
 
+    def collect(self) -> None:
+        if self.open:
+            self._land_taken()
+        else:
+            self.land_settled()
+
     def proceed(self) -> None:
-        self._land_taken()
         while self.open and self._send_next():
             pass
         if self.open and self._next == len(self.units):
             self._send_end(TransferStatus.COMPLETE)
+            self._note_end()
             if self.end is not None and not self.flights and self.end.state is ReceiptState.DONE:
                 self.close(TransferStatus.COMPLETE)
             elif self.end is not None and self.end.state is ReceiptState.FAILED:
                 self._lost(self.end.reason)
+        if self.open and self.site.clock() >= self._stalls_at:
+            self._stalled()
 
     def closed(self, status: TransferStatus) -> None:
         lost = any(flight.receipt.state is ReceiptState.FAILED for flight in self.flights.values())
@@ -54,29 +82,74 @@ class Outbound(Leg):
 
     def drain(self) -> None:
         self.land_settled()
+        self._note_end()
         if not self.flights:
             self.slabs.unregister(self.ticket.transfer)
             if self.end is None or not self.end.pending:
                 self.draining = False
 
+    def land(self, index: int) -> None:
+        flight = self.flights[index]
+        taken = flight.receipt.state is ReceiptState.DONE
+        self.site.peers.back(self.ticket.address, self._nbytes(flight.unit), self.site.clock() if taken else None)
+        super().land(index)
+
+    @property
+    def _waiting_since(self) -> float:
+        """Since when the frame has waited that waits longest."""
+        began = (flight.began for flight in self.flights.values() if flight.receipt.pending)
+        return min(*began, self._end_began, NEVER)
+
+    @property
+    def _stalls_at(self) -> float:
+        heard_at = self.site.peers.heard_at(self.ticket.address)
+        return self.site.options.patience.ends_at(self._waiting_since, heard_at)
+
+    def _stalled(self) -> None:
+        patience = self.site.options.patience
+        if self.site.clock() >= self._waiting_since + patience.short_s:
+            reason, refused = "short", f"took other pages and for {patience.short_s:g} s none of this transfer"
+        else:
+            reason, refused = "silent", f"took nothing for {patience.silent_s:g} s"
+        self.site.metrics.stalls.labels(reason).inc()
+        self.fail(
+            TransferFailed(f"The decode worker {self.ticket.target} {refused}.", remedy="The request is retried.")
+        )
+
     def _send_next(self) -> bool:
-        """Send the next unit if its blocks are computed, the window is open and there is a slab."""
+        """Send the next unit if its blocks are computed, the window and the peer's share are open and there is a
+        slab."""
         if self._next == len(self.units) or len(self.flights) >= self.site.options.window:
             return False
         unit = self.units[self._next]
         if unit.end_block > len(self._blocks):
             return False
-        # Only a transfer that has something to send may have a slab kept back for it.
-        self.slabs.register(self.ticket.transfer)
-        slab = self.slabs.take(self.ticket.transfer)
+        slab = self._take_slab(unit)
         if slab is None:
             return False
-        frame = slab.frame[: self.site.frame_bytes(unit.block_count)]
-        self._fill(unit, frame)
+        frame = slab.frame[: self._nbytes(unit)]
+        try:
+            self._fill(unit, frame)
+        except BaseException:
+            # The link has not seen it.
+            self.slabs.give_back(slab)
+            raise
         receipt = self.site.link.send(self.ticket.address, self.frame_id(unit.index), frame)
-        self.flights[unit.index] = Flight(unit, slab, receipt)
+        self.flights[unit.index] = Flight(unit, slab, receipt, self.site.clock())
+        self.turn = self.site.peers.sent(self.ticket.address, len(frame))
         self._next += 1
         return True
+
+    def _take_slab(self, unit: Unit) -> Slab | None:
+        """Only a transfer that has something to send, and may, has a slab kept back for it."""
+        if not self.site.peers.may_send(self.ticket.address, self._nbytes(unit)):
+            self.slabs.unregister(self.ticket.transfer)
+            return None
+        self.slabs.register(self.ticket.transfer)
+        return self.slabs.take(self.ticket.transfer)
+
+    def _nbytes(self, unit: Unit) -> int:
+        return self.site.frame_bytes(unit.block_count)
 
     def _fill(self, unit: Unit, frame: memoryview) -> None:
         self.site.pages.read(self._blocks[unit.first_block : unit.end_block], frame[HEADER_BYTES:])
@@ -101,3 +174,12 @@ class Outbound(Leg):
         if self.end is None:
             frame = encode_end(self.ticket, End(_END_STATUS[status], self._next, self._digest))
             self.end = self.site.link.send(self.ticket.address, self.frame_id(), memoryview(frame))
+            self._end_began = self.site.clock()
+            self.site.peers.sent(self.ticket.address, 0)
+
+    def _note_end(self) -> None:
+        """Stop the clock of an End that is settled."""
+        if self._end_began < NEVER and self.end is not None and not self.end.pending:
+            taken = self.end.state is ReceiptState.DONE
+            self.site.peers.back(self.ticket.address, 0, self.site.clock() if taken else None)
+            self._end_began = NEVER

@@ -11,6 +11,7 @@ from headrace.core.ticket import UNIT_BLOCKS
 from headrace.telemetry.metrics import TransferMetrics
 from headrace.transfer.carrier import Side, TransferReport
 from headrace.transfer.link import Link
+from headrace.transfer.peers import Patience, Peers
 from headrace.transfer.slabs import SlabPool
 from headrace.transfer.wire import HEADER_BYTES, Refusal
 
@@ -21,16 +22,37 @@ class TransferOptions:
 
     window: units under way per transfer. unit_blocks: blocks of the largest unit a ticket may name.
     send_slabs, receive_slabs: each at least the number of transfers that run at once on that side, or some wait.
-    drain_s: how long a sender waits for its peer after a transfer's end before it gives the peer up.
-    linger_s: how long a receiver that gave up still listens for the sender's End.
+    peer_bytes: of units under way to one peer; a larger unit goes alone. One peer also has at most half of send_slabs.
+    silent_s: a sender fails when its peer took nothing for so long, from anybody here: what is under way to one peer
+    must get there in that time. short_s: or when the peer took other frames and not this transfer's.
+    drain_s: how long a sender waits, after a transfer's end, for a peer that takes nothing before it gives the peer
+    up. linger_s: how long a receiver that gave up still listens for the sender's End.
+    quarantine_limit, quarantine_s: with more slabs in quarantine for longer the link is replaced.
+    rebuilds: how often in an hour a link may be replaced; a worker that needs it more often is broken.
     """
 
     window: int = 4
     unit_blocks: int = UNIT_BLOCKS
     send_slabs: int = 64
     receive_slabs: int = 64
-    drain_s: float = 10.0
+    peer_bytes: int = 64 << 20
+    silent_s: float = 5.0
+    short_s: float = 30.0
+    drain_s: float = 5.0
     linger_s: float = 30.0
+    quarantine_limit: int = 8
+    quarantine_s: float = 1.0
+    rebuilds: int = 3
+
+    @property
+    def patience(self) -> Patience:
+        """With the peer of an open transfer."""
+        return Patience(self.silent_s, self.short_s)
+
+    @property
+    def last_patience(self) -> Patience:
+        """With the peer of a transfer that is over."""
+        return Patience(self.drain_s, max(self.drain_s, self.short_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +64,7 @@ class Site:
     pages: PagePort
     send_slabs: SlabPool
     receive_slabs: SlabPool
+    peers: Peers
     options: TransferOptions
     metrics: TransferMetrics
     report: Callable[[TransferReport], None]
@@ -61,5 +84,6 @@ class Site:
     def close_books(self, report: TransferReport) -> None:
         """Count a transfer's end and hand its report on."""
         self.metrics.transfers.labels(report.side.value, report.status.value).inc()
+        self.metrics.messages.labels(report.side.value).inc(report.messages)
         self.metrics.seconds.labels(report.side.value).observe(report.seconds)
         self.report(report)

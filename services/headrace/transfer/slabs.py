@@ -53,11 +53,12 @@ class SlabPool:
 
     def register(self, owner: bytes) -> None:
         """From now on a slab is kept back for `owner`, if there are enough."""
-        self._held.setdefault(owner, 0)
+        if owner not in self._held:
+            self._held[owner] = sum(slab.owner == owner and slab.state is not SlabState.FREE for slab in self._slabs)
 
     def unregister(self, owner: bytes) -> None:
-        held = self._held.pop(owner, 0)
-        assert held == 0, "a transfer that is over holds no slab"
+        """Keep nothing back for `owner` any more. What it still holds comes back as ever."""
+        self._held.pop(owner, None)
 
     def take(self, owner: bytes) -> Slab | None:
         """A slab in state POSTED, or None while others go first. `owner` must be registered."""
@@ -78,7 +79,8 @@ class SlabPool:
     def give_back(self, slab: Slab) -> None:
         """Only when the receipt of its frame is settled."""
         self._move(slab, SlabState.FREE)
-        self._held[slab.owner] -= 1
+        if slab.owner in self._held:
+            self._held[slab.owner] -= 1
         self._free.append(slab)
 
     def _ahead_of(self, owner: bytes) -> int:

@@ -4,37 +4,39 @@ Owns the thread, its queue of commands and its wake-up. It knows no frames, unit
 """
 
 import contextlib
-import itertools
 import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 import structlog
 
-from headrace.core.errors import StartupError, Unavailable
+from headrace.core.errors import HeadraceError, StartupError, Unavailable
 from headrace.core.pages import PagePort
 from headrace.core.ticket import Ticket
 from headrace.telemetry.metrics import TransferMetrics
-from headrace.transfer.carrier import Side, TransferReport, TransferStatus
-from headrace.transfer.link import Link, LinkFactory
+from headrace.transfer.carrier import CarrierHealth, TransferReport
+from headrace.transfer.link import LinkFactory
 from headrace.transfer.readable import wait_readable
-from headrace.transfer.site import Site, TransferOptions
-from headrace.transfer.slabs import SlabPool, SlabState
+from headrace.transfer.site import TransferOptions
+from headrace.transfer.tenure import Tenure
 from headrace.transfer.transfers import Transfers
-from headrace.transfer.wire import HEADER_BYTES, Refusal
 
 _log = structlog.get_logger()
 _LONGEST_WAIT_S = 60.0
 _START_S = 30.0
+_JOIN_S = 5.0
+_HOUR_S = 3600.0
 
 
 class TransferThread:
     """Implements Carrier. Make it, `start` it, `close` it; between those all methods may be called from any thread.
 
-    link_factory: opened on the transfer thread. report: called on the transfer thread; it must return at once and not
-    raise.
+    link_factory: opened on the transfer thread, again when the link broke or peers hold too many slabs: transfers
+    fail then, and `address` changes. report: called on the transfer thread; it must return at once and not raise.
+    on_broken: called once, likewise, when there is no link any more and will not be: the worker must be restarted.
     """
 
     def __init__(
@@ -44,17 +46,24 @@ class TransferThread:
         report: Callable[[TransferReport], None],
         metrics: TransferMetrics,
         options: TransferOptions | None = None,
+        *,
+        on_broken: Callable[[HeadraceError], None] | None = None,
     ) -> None:
         self._link_factory = link_factory
         self._pages = pages
         self._report = report
         self._metrics = metrics
         self._options = options or TransferOptions()
+        self._on_broken = on_broken
         self._commands: queue.SimpleQueue[Callable[[Transfers], None]] = queue.SimpleQueue()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._ready = threading.Event()
         self._start_error: Exception | None = None
-        self._address = ""
+        self._tenure: Tenure | None = None
+        self._rebuilds = 0
+        self._rebuilt_at: deque[float] = deque()
+        # Tenures whose link could not be closed: it may use their slabs as long as the process lives.
+        self._parked: list[Tenure] = []
         self._broken = False
         self._close_by: float | None = None
         self._lock = threading.Lock()
@@ -63,7 +72,15 @@ class TransferThread:
 
     @property
     def address(self) -> str:
-        return self._address
+        tenure = self._tenure
+        return "" if tenure is None else tenure.address
+
+    @property
+    def health(self) -> CarrierHealth:
+        tenure = self._tenure
+        if tenure is None or self._broken:
+            return CarrierHealth(0, 0, self._rebuilds)
+        return CarrierHealth(tenure.free_slabs, tenure.quarantined_slabs, self._rebuilds)
 
     def start(self) -> None:
         """Returns when the link is up and `address` known. Raises StartupError if it cannot be."""
@@ -75,15 +92,19 @@ class TransferThread:
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Cancel every transfer, wait up to `timeout_s` for peers to let go of slabs, close the link, end the thread.
-        What is called afterwards is ignored: there is nothing left that it could concern."""
+        What is called afterwards is ignored: there is nothing left that it could concern. A thread that a link does
+        not let go of is left behind, and ends with the process."""
         with self._lock:
             if self._closed:
                 return
             self._queue(lambda transfers: self._begin_close(transfers, timeout_s))
             self._closed = True
         if self._thread.ident is not None:
-            self._thread.join()
-        os.close(self._wake_fd)
+            self._thread.join(timeout_s + _JOIN_S)
+        if self._thread.is_alive():
+            _log.error("transfer.stuck", link=self._link_factory.name, waited_s=timeout_s + _JOIN_S)
+        else:
+            os.close(self._wake_fd)
 
     def receive(self, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:
         self._accept(lambda transfers: transfers.receive(ticket, blocks, timeout_s))
@@ -94,8 +115,8 @@ class TransferThread:
     def advance(self, transfer: bytes, blocks: tuple[int, ...]) -> None:
         self._accept(lambda transfers: transfers.advance(transfer, blocks))
 
-    def cancel(self, transfer: bytes) -> None:
-        self._accept(lambda transfers: transfers.cancel(transfer))
+    def cancel(self, transfer: bytes, *, lost: bool = False) -> None:
+        self._accept(lambda transfers: transfers.cancel(transfer, lost=lost))
 
     def _accept(self, command: Callable[[Transfers], None]) -> None:
         with self._lock:
@@ -110,36 +131,87 @@ class TransferThread:
 
     def _run(self) -> None:
         try:
-            link = self._link_factory.open()
+            tenure = self._open()
         except Exception as error:
             self._start_error = error
             self._ready.set()
             return
+        self._tenure = tenure
+        self._ready.set()
         try:
-            transfers = Transfers(self._site(link))
-            self._address = link.address
-            self._ready.set()
-            _log.info("link.opened", link=self._link_factory.name, address=link.address)
-            self._serve(link, transfers)
+            self._serve(tenure)
         finally:
-            link.close()
+            self._end(Unavailable("The worker stops."))
 
-    def _serve(self, link: Link, transfers: Transfers) -> None:
+    def _open(self) -> Tenure:
+        tenure = Tenure(
+            self._link_factory, self._pages, self._options, self._metrics, report=self._report, clock=time.monotonic
+        )
+        _log.info("link.opened", link=self._link_factory.name, address=tenure.address)
+        return tenure
+
+    def _serve(self, tenure: Tenure) -> None:
+        """Nothing ends this but `close`: every transfer that anybody begins here is owed its report."""
         while True:
             try:
-                self._obey(transfers)
-                transfers.step()
-                if self._finished(transfers):
-                    return
-                self._wait(link, transfers)
+                self._obey(tenure.transfers)
+                wrong = None if self._broken else tenure.step()
+                if wrong is None:
+                    if self._finished(tenure.transfers):
+                        return
+                    self._wait(tenure)
             except Exception as error:
-                if self._broken:
-                    raise
-                self._broken = True
-                _log.exception("link.broke", link=self._link_factory.name)
-                transfers.break_down(
-                    Unavailable(f"The worker's transfer link broke ({error}).", remedy="The worker must be restarted.")
-                )
+                _log.exception("transfer.crashed")
+                wrong = error
+            if wrong is not None and not self._broken:
+                tenure = self._replace(tenure, wrong)
+
+    def _replace(self, tenure: Tenure, wrong: Exception) -> Tenure:
+        """Fail what the link carried and open another, unless that happens too often."""
+        _log.error("link.broke", link=self._link_factory.name, reason=str(wrong), exc_info=wrong)
+        for_good = not self._may_rebuild()
+        self._end(_broke(wrong, for_good=for_good))
+        if not for_good:
+            try:
+                self._tenure = self._open()
+            except Exception as error:
+                _log.exception("link.not_opened", link=self._link_factory.name)
+                wrong, for_good = error, True
+            else:
+                self._rebuilds += 1
+                self._metrics.rebuilds.inc()
+                return self._tenure
+        self._break(tenure, _broke(wrong, for_good=True))
+        return tenure
+
+    def _may_rebuild(self) -> bool:
+        """Whether one more link is due, after those of the last hour. Each that broke may hold memory for good."""
+        now = time.monotonic()
+        while self._rebuilt_at and self._rebuilt_at[0] <= now - _HOUR_S:
+            self._rebuilt_at.popleft()
+        self._rebuilt_at.append(now)
+        return self._close_by is None and len(self._rebuilt_at) <= self._options.rebuilds
+
+    def _break(self, tenure: Tenure, error: HeadraceError) -> None:
+        """From now on every transfer fails at once."""
+        self._broken = True
+        tenure.transfers.break_down(error)
+        if self._on_broken is not None and self._close_by is None:
+            try:
+                self._on_broken(error)
+            except Exception:
+                _log.exception("transfer.nobody_told")
+
+    def _end(self, error: HeadraceError) -> None:
+        """End the tenure, unless it ended when the link broke for good."""
+        tenure = self._tenure
+        if tenure is None or self._broken:
+            return
+        try:
+            tenure.end(error)
+        except Exception:
+            _log.exception("link.not_closed", link=self._link_factory.name, address=tenure.address)
+            self._parked.append(tenure)
 
     def _obey(self, transfers: Transfers) -> None:
         while True:
@@ -147,15 +219,18 @@ class TransferThread:
                 command = self._commands.get_nowait()
             except queue.Empty:
                 return
-            command(transfers)
+            try:
+                command(transfers)
+            except Exception:
+                _log.exception("transfer.command_failed")
 
-    def _wait(self, link: Link, transfers: Transfers) -> None:
-        until = min(transfers.due, self._close_by if self._close_by is not None else float("inf"))
+    def _wait(self, tenure: Tenure) -> None:
+        until = min(tenure.due, self._close_by if self._close_by is not None else float("inf"))
         timeout_s = min(max(until - time.monotonic(), 0.0), _LONGEST_WAIT_S)
         if self._broken:
             wait_readable((self._wake_fd,), timeout_s)
         else:
-            link.progress(timeout_s, self._wake_fd)
+            tenure.link.progress(timeout_s, self._wake_fd)
         # Cleared before the queue is read: a command queued meanwhile wakes again.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
@@ -175,33 +250,8 @@ class TransferThread:
         transfers.give_up_all()
         return True
 
-    def _show_zeros(self) -> None:
-        """An alert on the first of a kind needs to have seen none before."""
-        for refusal in Refusal:
-            self._metrics.refused.labels(refusal.value)
-        for side, status in itertools.product(Side, TransferStatus):
-            self._metrics.transfers.labels(side.value, status.value)
 
-    def _site(self, link: Link) -> Site:
-        size = HEADER_BYTES + self._options.unit_blocks * self._pages.layout.block_bytes
-        pools: list[SlabPool] = []
-
-        def gauge() -> None:
-            for state in SlabState:
-                self._metrics.slabs.labels(state.value).set(sum(pool.counts[state] for pool in pools))
-
-        counts = (self._options.send_slabs, self._options.receive_slabs)
-        pools.extend([SlabPool(count, size, gauge) for count in counts])
-        gauge()
-        self._show_zeros()
-        return Site(
-            link=link,
-            link_name=self._link_factory.name,
-            pages=self._pages,
-            send_slabs=pools[0],
-            receive_slabs=pools[1],
-            options=self._options,
-            metrics=self._metrics,
-            report=self._report,
-            clock=time.monotonic,
-        )
+def _broke(why: Exception, *, for_good: bool) -> HeadraceError:
+    """What the transfers of a link hear that was given up."""
+    remedy = "The worker must be restarted." if for_good else "The request is retried."
+    return Unavailable(f"The worker's transfer link broke ({why}).", remedy=remedy)

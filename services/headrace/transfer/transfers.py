@@ -4,6 +4,7 @@ Owns which legs exist. It knows no threads: everything is called on one, the one
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -52,50 +53,86 @@ class Transfers:
         if isinstance(leg, Outbound):
             leg.advance(blocks)
 
-    def cancel(self, transfer: bytes) -> None:
+    def cancel(self, transfer: bytes, *, lost: bool = False) -> None:
         for side in Side:
             leg = self._legs.get((transfer, side))
             if leg is not None:
-                leg.cancel()
+                self._try(leg, leg.cancel)
+            if leg is not None and lost:
+                self._try(leg, leg.give_up)
 
     def wind_up(self) -> None:
         """Cancel everything, for the last time: senders still deliver their End, receivers wait for nobody's."""
         for leg in self._legs.values():
-            leg.cancel()
+            self._try(leg, leg.cancel)
             if leg.side is Side.RECEIVER:
-                leg.give_up()
+                self._try(leg, leg.give_up)
 
     def give_up_all(self) -> None:
         """Ask for everything back that peers still hold."""
         for leg in self._legs.values():
-            leg.give_up()
+            self._try(leg, leg.give_up)
 
     def step(self) -> None:
-        """Let every leg do what it can. What fails inside one ends that one."""
-        for key, leg in list(self._legs.items()):
-            try:
-                leg.step(self._site.clock())
-            except Exception as error:
-                _log.exception("transfer.crashed", transfer=key[0].hex(), side=key[1].value)
-                leg.fail(InternalError(f"The transfer broke: {error}."))
+        """Let every leg do what it can. What fails inside one ends that one.
+
+        Those with the fewest frames under way go first, and of these who sent none for longest: so what one peer, or
+        all of them, may have at once is dealt out in turns, and a short transfer does not wait for a long one's end.
+        """
+        for leg in list(self._legs.values()):
+            self._run(leg, leg.collect)
+        for leg in sorted(self._legs.values(), key=lambda leg: (len(leg.flights), leg.turn)):
+            self._run(leg, partial(leg.step, self._site.clock()))
             if leg.over:
-                del self._legs[key]
+                del self._legs[leg.ticket.transfer, leg.side]
 
     def break_down(self, error: HeadraceError) -> None:
         """The link is of no use any more: every transfer fails, now and from now on. Slabs stay where they are."""
         self._broken = error
         for leg in self._legs.values():
-            leg.fail(error)
+            self._try(leg, partial(leg.abandon, error))
         self._legs.clear()
 
+    def _run(self, leg: Leg, act: Callable[[], None]) -> None:
+        was_open = leg.open
+        try:
+            act()
+        except Exception as error:
+            _log_crash(leg)
+            if was_open:
+                self._try(leg, partial(leg.fail, InternalError(f"The transfer broke: {error}.")))
+            else:
+                leg.write_off()
+
+    def _try(self, leg: Leg, act: Callable[[], None]) -> None:
+        """What fails in one leg does not stop the others."""
+        try:
+            act()
+        except Exception:
+            _log_crash(leg)
+
     def _open(self, ticket: Ticket, side: Side, make: Callable[[], Leg]) -> None:
-        key = (ticket.transfer, side)
+        known = self._legs.get((ticket.transfer, side))
+        if known is not None and known.open:
+            # A report would carry the other's id, and open its fence while it uses its pages.
+            _log.error("transfer.repeated", transfer=ticket.transfer.hex(), side=side.value)
+            return
         try:
             if self._broken is not None:
                 raise self._broken
-            if key in self._legs:
-                raise InternalError("A transfer with this id is already under way.")
+            if known is not None:
+                raise InternalError("A transfer with this id was here before.")
             check_ticket(ticket, self._site.pages.layout, self._site.link_name, self._site.options.unit_blocks)
-            self._legs[key] = make()
+            self._legs[ticket.transfer, side] = make()
         except HeadraceError as error:
-            self._site.close_books(TransferReport(ticket.transfer, side, TransferStatus.FAILED, 0, 0, 0.0, error))
+            self._refuse(ticket, side, error)
+        except Exception as error:
+            _log.exception("transfer.not_opened", transfer=ticket.transfer.hex(), side=side.value)
+            self._refuse(ticket, side, InternalError(f"The transfer could not begin: {error}."))
+
+    def _refuse(self, ticket: Ticket, side: Side, error: HeadraceError) -> None:
+        self._site.close_books(TransferReport(ticket.transfer, side, TransferStatus.FAILED, 0, 0, 0.0, error))
+
+
+def _log_crash(leg: Leg) -> None:
+    _log.exception("transfer.crashed", transfer=leg.ticket.transfer.hex(), side=leg.side.value)

@@ -56,6 +56,26 @@ def test_a_second_slab_waits_for_every_transfers_first() -> None:
     assert pool.take(b"d") is not None
 
 
+def test_who_leaves_with_slabs_in_hand_gets_them_back_later() -> None:
+    pool = pool_of(2)
+    pool.register(b"a")
+    slab = pool.take(b"a")
+    assert slab is not None
+    # 1. Nothing is kept back for it any more.
+    pool.unregister(b"a")
+    pool.register(b"b")
+    other = pool.take(b"b")
+    assert other is not None
+    # 2. It is known again as one that holds a slab, so it goes behind who has none.
+    pool.register(b"a")
+    pool.give_back(other)
+    assert pool.take(b"a") is None
+    pool.unregister(b"b")
+    assert pool.take(b"a") is not None
+    pool.give_back(slab)
+    assert pool.counts[SlabState.FREE] == 1
+
+
 @settings(max_examples=60, stateful_step_count=40)
 class PoolMachine(RuleBasedStateMachine):
     """Any use leaves the counts right, and who takes a further slab leaves one for each that has none."""
@@ -66,10 +86,12 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = pool_of(self.COUNT)
         self.held: dict[bytes, list[Slab]] = {}
+        self.back: set[bytes] = set()
 
     @rule(owner=st.sampled_from([b"a", b"b", b"c", b"d"]))
     def take(self, owner: bytes) -> None:
         self.pool.register(owner)
+        self.back.discard(owner)
         mine = self.held.setdefault(owner, [])
         free = self.pool.counts[SlabState.FREE]
         without = sum(not slabs for slabs in self.held.values())
@@ -89,6 +111,16 @@ class PoolMachine(RuleBasedStateMachine):
             if doubt:
                 self.pool.quarantine(slab)
             self.pool.give_back(slab)
+            if owner in self.back and not self.held[owner]:
+                del self.held[owner]
+
+    @rule(owner=st.sampled_from([b"a", b"b", b"c", b"d"]))
+    def stand_back(self, owner: bytes) -> None:
+        """Ask for no more for now, whatever is still in hand."""
+        self.pool.unregister(owner)
+        self.back.add(owner)
+        if not self.held.get(owner):
+            self.held.pop(owner, None)
 
     @rule(owner=st.sampled_from([b"a", b"b", b"c", b"d"]))
     def leave(self, owner: bytes) -> None:
