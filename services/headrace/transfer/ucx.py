@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import structlog
 import ucxx._lib.libucxx as ucx
+import xxhash
 from ucxx._lib.arr import Array
 
 from headrace.core.errors import StartupError
 from headrace.transfer.data_address import ANY_PORT, DataAddress, interface_of
-from headrace.transfer.link import END_UNIT, FrameId, Receipt, ReceiptState
+from headrace.transfer.link import FrameId, Receipt, ReceiptState
 from headrace.transfer.readable import wait_readable
 from headrace.transfer.ucx_listener import UcxListener
 from headrace.transfer.ucx_settings import choose_lanes, ucx_settings
@@ -30,7 +31,8 @@ _HANG_UP_S = 0.05
 class _Peer:
     """An endpoint that we opened, until it is dead: lost, closed by the peer, or hung up by us."""
 
-    def __init__(self, endpoint: ucx.UCXEndpoint) -> None:
+    def __init__(self, endpoint: ucx.UCXEndpoint, nonce: bytes) -> None:
+        self.nonce = nonce
         self.dead = False
         self._endpoint = endpoint
         endpoint.set_close_callback(self._mark_dead)
@@ -102,17 +104,16 @@ class UcxLink:
         self._event_fd = self._worker.epoll_file_descriptor
         self._listener = UcxListener(self._worker.handle, host, ports, error_handling=lanes.error_handling)
         self._own = DataAddress.at(host, self._listener.port)
-        self._address = str(self._own)
         self._door = self._open_door()
 
     @property
     def address(self) -> str:
-        return self._address
+        return str(self._own)
 
     def post(self, frame: FrameId, buffer: memoryview) -> Receipt:
         receipt = Receipt(self._withdraw)
         buffer[:_MARKER_BYTES] = bytes(_MARKER_BYTES)
-        self._receive(_tag(frame), buffer, receipt)
+        self._receive(_tag(self._own.nonce, frame), buffer, receipt)
         return receipt
 
     def send(self, address: str, frame: FrameId, buffer: memoryview) -> Receipt:
@@ -120,7 +121,8 @@ class UcxLink:
         try:
             peer = self._dial(address)
             # A frame of no bytes is a knock at the peer's door.
-            tag, buffer = (_tag(frame), buffer) if buffer else (_door_tag(address), _nothing())
+            tag = _tag(peer.nonce, frame if buffer else None)
+            buffer = buffer or _nothing()
             request = peer.send(buffer, tag)
         except (ucx.UCXError, ValueError) as error:
             receipt.settle(ReceiptState.FAILED, f"{address} cannot be reached ({error})")
@@ -176,8 +178,8 @@ class UcxLink:
         peer = self._dialed.get(address)
         if peer is None:
             called = DataAddress.parse(address)
-            peer = _Peer(ucx.UCXEndpoint.create(self._worker, called.host, called.port, self._error_handling))
-            self._dialed[address] = peer
+            endpoint = ucx.UCXEndpoint.create(self._worker, called.host, called.port, self._error_handling)
+            peer = self._dialed[address] = _Peer(endpoint, called.nonce)
         return peer
 
     def _forget_dead(self) -> None:
@@ -191,7 +193,7 @@ class UcxLink:
     def _open_door(self) -> ucx.UCXRequest:
         """A receive of this link's own, for those who knock to see whether it can be reached."""
         self._knock = _nothing()
-        return self._worker.tag_recv(Array(self._knock), ucx.UCXXTag(_door_tag(self._address)))
+        return self._worker.tag_recv(Array(self._knock), ucx.UCXXTag(_tag(self._own.nonce, None)))
 
     def _receive(self, tag: int, buffer: memoryview, receipt: Receipt | None) -> None:
         request = self._worker.tag_recv(Array(buffer), ucx.UCXXTag(tag))
@@ -251,18 +253,14 @@ class UcxLink:
         from (UCX 1.21 hands it on to the freed listener on its own thread).
         """
         if self._operations:
-            _log.warning("ucx.parked", address=self._address, operations=len(self._operations))
+            _log.warning("ucx.parked", address=self.address, operations=len(self._operations))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
-def _tag(frame: FrameId) -> int:
-    """64 bits: 24 of the receiver's random bytes, the low 24 of its counter, 16 of the unit."""
-    return int.from_bytes(frame.transfer[:3] + frame.transfer[-3:] + frame.unit.to_bytes(2, "big"), "big")
-
-
-def _door_tag(address: str) -> int:
-    """48 bits of the nonce of the link at an address, and the last unit: no likelier to be a frame's than another's."""
-    return int.from_bytes(DataAddress.parse(address).nonce[:6] + END_UNIT.to_bytes(2, "big"), "big")
+def _tag(nonce: bytes, frame: FrameId | None) -> int:
+    """Of a frame to the link with this nonce, or of a knock at its door: 64 bits that no other life of it expects."""
+    name = frame.transfer + frame.unit.to_bytes(2, "big") if frame is not None else b""
+    return xxhash.xxh3_64_intdigest(nonce + name)
 
 
 def _nothing() -> memoryview:
