@@ -14,7 +14,6 @@ import pytest
 from link_drive import OpenLinks, buffer, drive, frame, settled
 from link_peer import FRAME
 
-from headrace.transfer.factory import make_link
 from headrace.transfer.link import Link, Receipt, ReceiptState
 
 BETWEEN_PROCESSES = ["tcp", "ucx", "nccl"]
@@ -38,7 +37,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def here(name: str) -> Iterator[OpenLinks]:
     """This process's links; the peers are child processes."""
-    opened = OpenLinks(make_link(name))
+    opened = OpenLinks(name)
     yield opened
     opened.close_all()
 
