@@ -1,6 +1,6 @@
 """Where a worker's link is reached: numeric addresses, the interface that has one, and ports to listen on.
 
-Owns the text that tickets carry for links between processes. Nothing here blocks but `numeric`.
+Owns the text that tickets carry for links between processes. Nothing here blocks but `own_address`.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from headrace.core.errors import StartupError
 
 NONCE_BYTES = 8
 ANY_PORT = range(0)
+_REMEDY = "Give --host or --advertise-host an address of this host."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +53,41 @@ class DataAddress:
         return f"{place}/{self.meeting}" if self.meeting else place
 
 
-def numeric(host: str) -> str:
-    """The IP address that `host` is or means. May ask a name service. Raises StartupError."""
+def own_address(host: str) -> str:
+    """The first IP address that `host` is or means and that this host has: a name may be that of several hosts.
+
+    May ask a name service. Raises StartupError.
+    """
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
-        return str(ipaddress.ip_address(found))
-    except (OSError, ValueError) as error:
-        raise StartupError(
-            f"The address {host!r} means no host here ({error}).",
-            remedy="Give --host or --advertise-host an IP address.",
-        ) from error
+        found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError) as error:
+        raise StartupError(f"A link cannot listen on {host} ({error}).", remedy=_REMEDY) from error
+    for address in found:
+        if _interface_with(ipaddress.ip_address(address)):
+            return address
+    raise _not_here(host)
 
 
-def interface_of(host: str) -> str:
+def interface_of(address: str) -> str:
     """The network interface of this host that has a numeric address. Raises StartupError."""
-    wanted = ipaddress.ip_address(host)
+    name = _interface_with(ipaddress.ip_address(address))
+    if not name:
+        raise _not_here(address)
+    return name
+
+
+def _not_here(host: str) -> StartupError:
+    return StartupError(
+        f"A link cannot listen on {host}: no network interface of this host has that address.", remedy=_REMEDY
+    )
+
+
+def _interface_with(wanted: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         for address in addresses:
             if address.family in {socket.AF_INET, socket.AF_INET6} and _covers(address.address, wanted):
                 return name
-    raise StartupError(
-        f"A link cannot listen on {host}: no network interface of this host has that address.",
-        remedy="Give --host or --advertise-host an address of this host.",
-    )
+    return ""
 
 
 def _covers(own: str, wanted: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

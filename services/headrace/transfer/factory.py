@@ -1,7 +1,7 @@
 """The table of links: which name makes which, and what each needs. The one place where a link is picked."""
 
 from headrace.core.errors import StartupError
-from headrace.transfer.data_address import ANY_PORT, numeric
+from headrace.transfer.data_address import ANY_PORT, own_address
 from headrace.transfer.link import Link, LinkFactory
 from headrace.transfer.loopback import LoopbackLink, Switchboard
 from headrace.transfer.tcp import TcpLink
@@ -24,13 +24,13 @@ def make_link(
     switchboard: for `loopback`, shared by the workers of the process. Raises StartupError.
     """
     if name == "ucx":
-        return LinkFactory(name, lambda: _open_ucx(numeric(host), tls, ports))
+        return LinkFactory(name, lambda: _open_ucx(own_address(host), tls, ports))
     if name == "tcp":
-        return LinkFactory(name, lambda: TcpLink(numeric(host), ports))
+        return LinkFactory(name, lambda: TcpLink(own_address(host), ports))
     if name == "nccl" and ports:
         raise StartupError("The nccl link listens on any free ports.", remedy="Give it no range, or choose ucx or tcp.")
     if name == "nccl":
-        return LinkFactory(name, lambda: _open_nccl(numeric(host)))
+        return LinkFactory(name, lambda: _open_nccl(own_address(host)))
     if name == "loopback" and switchboard is not None:
         return LinkFactory(name, lambda: LoopbackLink(switchboard))
     if name == "loopback":

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from headrace.core.errors import StartupError
-from headrace.transfer.data_address import DataAddress, interface_of, listen, numeric
+from headrace.transfer.data_address import DataAddress, interface_of, listen, own_address
 
 NONCE = bytes(range(8))
 
@@ -44,10 +44,17 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def test_names_become_numbers() -> None:
-    assert numeric("127.0.0.1") == "127.0.0.1"
-    assert numeric("localhost") in {"127.0.0.1", "::1"}
-    with pytest.raises(StartupError, match="no-such-host"):
-        numeric("no-such-host.invalid")
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    assert own_address("localhost") in {"127.0.0.1", "::1"}
+    for nobody in ("no-such-host.invalid", "203.0.113.7", ""):
+        with pytest.raises(StartupError, match=nobody):
+            own_address(nobody)
+
+
+def test_of_several_addresses_the_own_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("203.0.113.7", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: entries)
+    assert own_address("replicas") == "127.0.0.1"
 
 
 def test_the_loopback_interface_has_all_of_its_addresses() -> None:
