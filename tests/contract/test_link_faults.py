@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from link_drive import OpenLinks, buffer, drive, frame, settled
+from link_drive import UCX_SHARED_MEMORY, OpenLinks, buffer, carry, drive, frame, settled
 from link_peer import FRAME
 
 from headrace.transfer.link import Link, Receipt, ReceiptState
@@ -187,4 +187,29 @@ def test_what_a_frozen_sender_began_is_given_up_in_time(
     child.process.send_signal(signal.SIGCONT)
     assert child.line() == "FAILED"
     link.progress(0.05, wake)
+    assert int(memory.sum(dtype=np.int64)) == kept
+
+
+@pytest.mark.parametrize("name", [UCX_SHARED_MEMORY])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_over_shared_memory_a_lost_sender_keeps_the_buffer_and_nothing_else(
+    process: Callable[..., LinkProcess], here: OpenLinks, wake: int, name: str, sign: signal.Signals
+) -> None:
+    link, memory, child, received = _caught_sending(process, here, wake, name, sign)
+    # 1. Its death does not end this process, and is not told from a pause: the buffer stays the link's.
+    assert received.pending
+    other = here.open()
+    for unit in range(2):
+        carry(wake, other, link, frame(unit))
+    # 2. Closing in time does not change that, and from then on not one byte is written.
+    began = time.monotonic()
+    here.close(link)
+    assert time.monotonic() - began < 2.0
+    assert received.pending
+    kept = int(memory.sum(dtype=np.int64))
+    if sign == signal.SIGSTOP:
+        woken = psutil.Process(child.process.pid).num_ctx_switches().voluntary + 2
+        child.process.send_signal(signal.SIGCONT)
+        drive(wake, lambda: psutil.Process(child.process.pid).num_ctx_switches().voluntary > woken, other)
+    carry(wake, other, other, frame(2))
     assert int(memory.sum(dtype=np.int64)) == kept

@@ -23,6 +23,9 @@ _ALWAYS = {
     "TCP_KEEPIDLE": "5s",
     "TCP_KEEPINTVL": "2s",
     "TCP_KEEPCNT": "3",
+    # Nor does a call that nobody answers take longer than 7 s.
+    "TCP_SYN_CNT": "2",
+    "TCP_CM_SYN_CNT": "2",
     # A fixed port can be had again at once after a restart.
     "TCP_CM_REUSEADDR": "y",
 }
