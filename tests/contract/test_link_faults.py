@@ -211,5 +211,5 @@ def test_over_shared_memory_a_lost_sender_keeps_the_buffer_and_nothing_else(
         woken = psutil.Process(child.process.pid).num_ctx_switches().voluntary + 2
         child.process.send_signal(signal.SIGCONT)
         drive(wake, lambda: psutil.Process(child.process.pid).num_ctx_switches().voluntary > woken, other)
-    carry(wake, other, other, frame(2))
+    carry(wake, other, here.open(), frame(2))
     assert int(memory.sum(dtype=np.int64)) == kept
