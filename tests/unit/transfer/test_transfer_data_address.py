@@ -46,7 +46,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_names_become_numbers() -> None:
     assert own_address("127.0.0.1") == "127.0.0.1"
     assert own_address("localhost") in {"127.0.0.1", "::1"}
-    for nobody in ("no-such-host.invalid", "203.0.113.7", ""):
+    for nobody in ("no-such-host.invalid", "203.0.113.7"):
         with pytest.raises(StartupError, match=nobody):
             own_address(nobody)
 
