@@ -15,13 +15,8 @@ from headrace.transfer.data_address import ANY_PORT, DataAddress, listen
 from headrace.transfer.link import FrameId, Receipt, ReceiptState
 from headrace.transfer.tcp_connection import Accepted, Connection, Dialed, Posted
 from headrace.transfer.tcp_head import ProtocolBreach
+from headrace.transfer.tcp_patience import CALL_AGAIN, limit_patience
 
-# The kernel gives a connection up when its peer's kernel is silent: after 10 s with bytes under way, some 11 s without.
-# A frozen peer's kernel still answers; bytes that find no room there for 10 s end the connection too.
-_SILENCE_MS = 10_000
-_PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 5, 2, 3
-# Calls that nobody answers: 1, 2 and 4 s.
-_CALL_AGAIN = 2
 # With no descriptor left a caller cannot be let in, and the listener would wake us without end.
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _DEAF_S = 0.5
@@ -111,7 +106,7 @@ class TcpLink:
 
     def _call(self, called: DataAddress) -> socket.socket:
         sock = _prepared(socket.socket(socket.AF_INET6 if ":" in called.host else socket.AF_INET))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, _CALL_AGAIN)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, CALL_AGAIN)
         progress = sock.connect_ex((called.host, called.port))
         if progress not in (0, errno.EINPROGRESS):
             sock.close()
@@ -186,9 +181,5 @@ class TcpLink:
 def _prepared(sock: socket.socket) -> socket.socket:
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_EVERY_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    limit_patience(sock)
     return sock

@@ -19,6 +19,7 @@ from headrace.core.errors import StartupError
 from headrace.transfer.data_address import ANY_PORT, DataAddress, interface_of
 from headrace.transfer.link import FrameId, Receipt, ReceiptState
 from headrace.transfer.readable import wait_readable
+from headrace.transfer.tcp_patience import patience_of_new_listeners
 from headrace.transfer.ucx_listener import UcxListener
 from headrace.transfer.ucx_settings import choose_lanes, ucx_settings
 
@@ -90,6 +91,14 @@ class UcxLink:
         # A secret of this life: a frame that begins with it came from ourselves, to complete a withdrawn receive.
         self._marker = memoryview(os.urandom(_MARKER_BYTES))
         settings = ucx_settings(lanes, interface_of(host), ports)
+        with patience_of_new_listeners():
+            self._start(settings)
+            self._listener = UcxListener(self._worker.handle, host, ports, error_handling=lanes.error_handling)
+        self._event_fd = self._worker.epoll_file_descriptor
+        self._own = DataAddress.at(host, self._listener.port)
+        self._door = self._open_door()
+
+    def _start(self, settings: dict[str, str]) -> None:
         try:
             self._context = ucx.UCXContext(settings, (ucx.Feature.TAG, ucx.Feature.WAKEUP))
             self._worker = ucx.UCXWorker(self._context, False, False)
@@ -98,13 +107,9 @@ class UcxLink:
             self._self_endpoint = ucx.UCXEndpoint.create_from_worker_address(self._worker, own, False)
         except ucx.UCXError as error:
             raise StartupError(
-                f"UCX did not start with the transports {tls!r} ({error}).",
+                f"UCX did not start with the transports {settings['TLS']!r} ({error}).",
                 remedy="Choose transports that this host has, or --link tcp.",
             ) from error
-        self._event_fd = self._worker.epoll_file_descriptor
-        self._listener = UcxListener(self._worker.handle, host, ports, error_handling=lanes.error_handling)
-        self._own = DataAddress.at(host, self._listener.port)
-        self._door = self._open_door()
 
     @property
     def address(self) -> str:

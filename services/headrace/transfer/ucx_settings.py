@@ -6,6 +6,7 @@ Pure decisions on words; it knows no UCX object. The names and groups are those 
 from dataclasses import dataclass
 
 from headrace.core.errors import StartupError
+from headrace.transfer.tcp_patience import CALL_AGAIN, PROBE_AFTER_S, PROBE_EVERY_S, PROBES
 
 _MAPPED = frozenset({"posix", "sysv", "xpmem"})
 _SHARED = _MAPPED | {"knem", "cma"}
@@ -18,14 +19,13 @@ _ALWAYS = {
     # Keeps UCX from writing to standard error about peers that die.
     "LOG_LEVEL": "fatal",
     "WARN_UNUSED_ENV_VARS": "n",
-    # A peer whose host went silent is noticed on an idle connection too, within some 11 s.
-    "KEEPALIVE_INTERVAL": "5s",
-    "TCP_KEEPIDLE": "5s",
-    "TCP_KEEPINTVL": "2s",
-    "TCP_KEEPCNT": "3",
-    # Nor does a call that nobody answers take longer than 7 s.
-    "TCP_SYN_CNT": "2",
-    "TCP_CM_SYN_CNT": "2",
+    # Connections that UCX calls for. Those that it accepts have it from their listeners: see UcxLink.
+    "KEEPALIVE_INTERVAL": f"{PROBE_AFTER_S}s",
+    "TCP_KEEPIDLE": f"{PROBE_AFTER_S}s",
+    "TCP_KEEPINTVL": f"{PROBE_EVERY_S}s",
+    "TCP_KEEPCNT": str(PROBES),
+    "TCP_SYN_CNT": str(CALL_AGAIN),
+    "TCP_CM_SYN_CNT": str(CALL_AGAIN),
     # A fixed port can be had again at once after a restart.
     "TCP_CM_REUSEADDR": "y",
 }
