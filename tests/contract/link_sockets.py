@@ -1,8 +1,10 @@
 """The sockets of this process as the kernel shows them: who listens where, and peers made to fall silent."""
 
 import ctypes
+import fcntl
 import os
 import socket
+import termios
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -38,6 +40,12 @@ class _Instruction(ctypes.Structure):
 
 class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.c_void_p))
+
+
+def at_rest(sockets: Iterable[Seen]) -> bool:
+    """True once their peers' kernels acknowledged all that was sent."""
+    waiting = (fcntl.ioctl(seen.fd, termios.TIOCOUTQ, bytes(4)) for seen in sockets)
+    return not any(map(any, waiting))
 
 
 def silence(sockets: Iterable[Seen]) -> None:
