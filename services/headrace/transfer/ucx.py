@@ -79,7 +79,9 @@ class UcxLink:
 
     tls: the transports UCX may use. TCP alone keeps to the interface that has `host`, so peers must be reachable from
     there. With shared memory among them endpoints have no error handling: a killed sender leaves its receives pending
-    and a frozen receiver keeps its sends, until the link is parked. Posted buffers are at least 16 bytes.
+    and a frozen receiver keeps its sends, until the link is parked. A sender killed inside a write to the queue that
+    the link's senders share leaves that blocked, and the link deaf until it is made anew. Posted buffers are at least
+    16 bytes.
     """
 
     def __init__(self, host: str, tls: str, ports: range = ANY_PORT) -> None:
