@@ -5,15 +5,33 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headrace.transfer.link import FrameId, Link, LinkFactory, Receipt
+from headrace.transfer.data_address import ANY_PORT
+from headrace.transfer.factory import make_link
+from headrace.transfer.link import FrameId, Link, LinkFactory, Receipt, ReceiptState
+from headrace.transfer.loopback import Switchboard
+
+UCX_SHARED_MEMORY = "ucx+posix"
+
+
+def factory_of(kind: str, host: str = "127.0.0.1", ports: range = ANY_PORT) -> LinkFactory:
+    """kind: a link's name, or UCX_SHARED_MEMORY."""
+    name, _, memory = kind.partition("+")
+    tls = f"tcp,{memory},self" if memory else "tcp,self"
+    return make_link(name, host, tls=tls, ports=ports, switchboard=Switchboard())
 
 
 class OpenLinks:
     """Links of one kind that can reach each other; each is closed once."""
 
-    def __init__(self, factory: LinkFactory) -> None:
-        self._factory = factory
+    def __init__(self, kind: str, host: str = "127.0.0.1", ports: range = ANY_PORT) -> None:
+        self.kind = kind
+        self._factory = factory_of(kind, host, ports)
         self._open: list[Link] = []
+
+    @property
+    def notices_peers(self) -> bool:
+        """False where a dead or silent peer is not told from a slow one: UCX over shared memory. See UcxLink."""
+        return self.kind != UCX_SHARED_MEMORY
 
     def open(self) -> Link:
         self._open.append(self._factory.open())
@@ -29,12 +47,24 @@ class OpenLinks:
             self.close(link)
 
 
-def drive(wake: int, done: Callable[[], bool], *links: Link, timeout_s: float = 10.0) -> None:
+def drive(
+    wake: int, done: Callable[[], bool], *links: Link, timeout_s: float = 10.0, look_every_s: float = 0.001
+) -> None:
     give_up_at = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < give_up_at, "waited in vain"
         for link in links:
-            link.progress(0.001, wake)
+            link.progress(look_every_s, wake)
+
+
+def carry(wake: int, left: Link, right: Link, name: FrameId, fill: int = 5) -> None:
+    """One frame from left to right, whole."""
+    into = buffer(1000)
+    received = right.post(name, into)
+    sent = left.send(right.address, name, buffer(1000, fill))
+    drive(wake, settled(sent, received), left, right)
+    assert (sent.state, received.state) == (ReceiptState.DONE, ReceiptState.DONE)
+    assert bytes(into) == bytes([fill]) * 1000
 
 
 def settled(*receipts: Receipt) -> Callable[[], bool]:

@@ -1,4 +1,4 @@
-"""A Link alone in a child process: `link_peer.py NAME send|post ADDRESS BYTES SIGNAL`.
+"""A Link alone in a child process: `link_peer.py KIND send|post ADDRESS BYTES SIGNAL`.
 
 Prints its address, sends or posts one frame (FRAME), and prints how that settled. With a SIGNAL other than 0 it
 sends itself that signal as soon as a part of the frame it posted has arrived.
@@ -8,16 +8,17 @@ import os
 import sys
 import threading
 
+from link_drive import factory_of
+
 from headrace.telemetry import logs
-from headrace.transfer.factory import make_link
 from headrace.transfer.link import FrameId
 
 FRAME = FrameId(b"link-contract-01", 7)
 FILL = 7
 
 
-def main(name: str, act: str, address: str, nbytes: int, sign: int) -> None:
-    link = make_link(name).open()
+def main(kind: str, act: str, address: str, nbytes: int, sign: int) -> None:
+    link = factory_of(kind).open()
     wake = os.eventfd(0)
     print(link.address, flush=True)
     buffer = memoryview(bytearray([FILL]) * nbytes)

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from link_drive import OpenLinks, buffer, drive, frame, settled
+from link_drive import UCX_SHARED_MEMORY, OpenLinks, buffer, carry, drive, frame, settled
 from link_peer import FRAME
 
-from headrace.transfer.factory import make_link
 from headrace.transfer.link import Link, Receipt, ReceiptState
 
 BETWEEN_PROCESSES = ["tcp", "ucx", "nccl"]
@@ -38,7 +37,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def here(name: str) -> Iterator[OpenLinks]:
     """This process's links; the peers are child processes."""
-    opened = OpenLinks(make_link(name))
+    opened = OpenLinks(name)
     yield opened
     opened.close_all()
 
@@ -189,3 +188,35 @@ def test_what_a_frozen_sender_began_is_given_up_in_time(
     assert child.line() == "FAILED"
     link.progress(0.05, wake)
     assert int(memory.sum(dtype=np.int64)) == kept
+
+
+@pytest.mark.parametrize("name", [UCX_SHARED_MEMORY])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_over_shared_memory_a_lost_sender_keeps_the_buffer_and_nothing_else(
+    process: Callable[..., LinkProcess], here: OpenLinks, wake: int, name: str, sign: signal.Signals
+) -> None:
+    link, memory, child, received = _caught_sending(process, here, wake, name, sign)
+    # 1. Its death does not end this process, and is not told from a pause: the buffer stays the link's. Whoever died
+    # or paused while it wrote to the memory that the link's senders share keeps the others out, but not other links.
+    assert received.pending
+    other = here.open()
+    carry(wake, other, here.open(), frame(1))
+    # 2. Closing in time does not change that, and from then on not one byte is written.
+    began = time.monotonic()
+    here.close(link)
+    assert time.monotonic() - began < 2.0
+    assert received.pending
+    kept = int(memory.sum(dtype=np.int64))
+    if sign == signal.SIGSTOP:
+        seen = _work_of(child) + 2
+        child.process.send_signal(signal.SIGCONT)
+        drive(wake, lambda: _work_of(child) > seen, other)
+    carry(wake, other, here.open(), frame(2))
+    assert int(memory.sum(dtype=np.int64)) == kept
+
+
+def _work_of(child: LinkProcess) -> float:
+    """What grows as a process runs: its waits, and the hundredths of seconds that it computed."""
+    handle = psutil.Process(child.process.pid)
+    times = handle.cpu_times()
+    return handle.num_ctx_switches().voluntary + 100 * (times.user + times.system)

@@ -65,7 +65,11 @@ class Link(Protocol):
     A send settles DONE only when the peer's posted receive took the whole frame: nothing is buffered on the way, and
     a frame that nobody posts stays with its sender. Sends and posts match by FrameId whatever their order. The same id
     may be posted again only after its receipt failed. A frame larger than the posted buffer fails on both sides; a
-    smaller one leaves the rest of the buffer as it was (frames say their own length).
+    smaller one leaves the rest of the buffer as it was (frames say their own length). A frame of no bytes is never
+    posted: sending one settles DONE once the peer's link answered, so it shows that the way there is open.
+
+    An address means one life of a link. A link that comes to the same place later takes nothing that was sent to the
+    former one, and is reached afresh.
 
     A peer that dies or closes fails the sends to it and the frames then arriving from it. A receive whose frame had
     not begun to arrive stays pending. A withdrawn receive settles FAILED at the next progress if nothing arrives in
@@ -75,7 +79,7 @@ class Link(Protocol):
 
     @property
     def address(self) -> str:
-        """What peers pass to `send`; constant, opaque, at most 255 characters."""
+        """What peers pass to `send`; constant, opaque, at most 255 characters, no other life of a link had it."""
         ...
 
     def post(self, frame: FrameId, buffer: memoryview) -> Receipt:

@@ -56,6 +56,9 @@ class Switchboard:
             if port is None:
                 _settle(entry, ReceiptState.FAILED, f"no link at {address}")
                 return
+            if not entry.buffer:
+                _settle(entry, ReceiptState.DONE, "")
+                return
             port.offers[frame] = entry
             _match(port, frame)
 

@@ -5,6 +5,7 @@ in which they are announced there. Owns what connects the two; it knows no torch
 """
 
 import contextlib
+import dataclasses
 import os
 import queue
 import selectors
@@ -13,33 +14,31 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from headrace.transfer.data_address import DataAddress
 from headrace.transfer.link import FrameId
 from headrace.transfer.nccl_group import Meeting
 from headrace.transfer.nccl_lane import Channel, Direction, Lane
 from headrace.transfer.tcp import TcpLink
-from headrace.transfer.tcp_connection import Accepted, Connection, Dialed, Posted, ProtocolBreach, _Verb
+from headrace.transfer.tcp_connection import Accepted, Connection, Dialed, Posted
+from headrace.transfer.tcp_head import Head, ProtocolBreach, Verb
 
-_NAME_BYTES = 16
 _JOIN_S = 0.5
 # Opens the lane of the group that has this name, for the connection given.
 OpenLane = Callable[[Connection, str], Lane]
 
 
 class Sending(Dialed):
-    """To a peer. It first says the name of the pair's group, then speaks TcpLink's protocol without the payloads."""
+    """To a peer: TcpLink's protocol without the payloads. The connection's name is that of the pair's group."""
 
-    def __init__(self, sock: socket.socket, open_lane: OpenLane) -> None:
-        super().__init__(sock)
-        name = os.urandom(_NAME_BYTES)
-        self.outbox.append(memoryview(name))
-        self._name = name.hex()
+    def __init__(self, sock: socket.socket, nonce: bytes, open_lane: OpenLane) -> None:
+        super().__init__(sock, nonce)
         self._open_lane = open_lane
         self.lane: Lane | None = None
 
-    def say(self, verb: _Verb, frame: FrameId, nbytes: int = 0, payload: memoryview | None = None) -> None:
+    def say(self, verb: Verb, frame: FrameId, nbytes: int = 0, payload: memoryview | None = None) -> None:
         super().say(verb, frame, nbytes)
         if payload is not None:
-            self.lane = self.lane or self._open_lane(self, self._name)
+            self.lane = self.lane or self._open_lane(self, self.name.hex())
             self.lane.carry(frame, payload)
 
     def payload_complete(self, frame: FrameId) -> None:
@@ -53,30 +52,20 @@ class Sending(Dialed):
 class Receiving(Accepted):
     """From a peer. The announcement of a payload puts its buffer in the lane's queue."""
 
-    def __init__(self, sock: socket.socket, posts: dict[FrameId, Posted], open_lane: OpenLane) -> None:
-        super().__init__(sock, posts)
-        self._name = bytearray(_NAME_BYTES)
-        self._target = memoryview(self._name)
-        self._named = False
+    def __init__(self, sock: socket.socket, posts: dict[FrameId, Posted], nonce: bytes, open_lane: OpenLane) -> None:
+        super().__init__(sock, posts, nonce)
         self._on_its_way: set[FrameId] = set()
         self._open_lane = open_lane
         self.lane: Lane | None = None
 
-    def _piece_complete(self) -> None:
-        if self._named:
-            super()._piece_complete()
-        else:
-            self._named = True
-            self._target = memoryview(self._head)
-
-    def heard(self, verb: int, frame: FrameId, nbytes: int) -> None:
-        if frame in self._on_its_way:
+    def heard(self, head: Head) -> None:
+        if head.frame in self._on_its_way:
             raise ProtocolBreach("the peer spoke of a frame that is on its way")
-        buffer = super().heard(verb, frame, nbytes)
+        buffer = super().heard(head)
         if buffer is not None:
-            self._on_its_way.add(frame)
-            self.lane = self.lane or self._open_lane(self, self._name.hex())
-            self.lane.carry(frame, buffer)
+            self._on_its_way.add(head.frame)
+            self.lane = self.lane or self._open_lane(self, self.name.hex())
+            self.lane.carry(head.frame, buffer)
 
     def payload_complete(self, frame: FrameId) -> None:
         self._on_its_way.remove(frame)
@@ -102,16 +91,11 @@ class NcclLink(TcpLink):
     def __init__(self, host: str) -> None:
         self._meeting = Meeting(host)
         super().__init__(host)
-        self._host = host
+        self._own = dataclasses.replace(self._own, meeting=self._meeting.port)
         self._lanes: list[Lane] = []
         self._moved: queue.SimpleQueue[tuple[Connection, FrameId | None, str]] = queue.SimpleQueue()
         self._moved_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._moved_fd, selectors.EVENT_READ)
-
-    @property
-    def address(self) -> str:
-        """host:port of the connections, and the port where groups meet."""
-        return f"{super().address}/{self._meeting.port}"
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:
         self._hear_lanes()
@@ -127,27 +111,14 @@ class NcclLink(TcpLink):
             lane.join(max(until - time.monotonic(), 0.0))
         os.close(self._moved_fd)
 
-    def _dial(self, address: str) -> Dialed:
-        at, _, meeting_port = address.partition("/")
-        port = int(meeting_port)
-        if at not in self._dialed:
-            sock = super()._dial(at).sock
-            host = at.rpartition(":")[0]
-            sending = Sending(sock, lambda connection, name: self._send_lane(connection, host, port, name))
-            self._dialed[at] = sending
-            self._selector.modify(sock, selectors.EVENT_READ, sending)
-        return self._dialed[at]
+    def _connection_to(self, sock: socket.socket, called: DataAddress) -> Dialed:
+        return Sending(sock, called.nonce, partial(self._send_lane, called))
 
-    def _accept(self) -> None:
-        before = set(self._accepted)
-        super()._accept()
-        for plain in self._accepted - before:
-            receiving = Receiving(plain.sock, self._posts, self._receive_lane)
-            self._accepted = before | {receiving}
-            self._selector.modify(plain.sock, selectors.EVENT_READ, receiving)
+    def _connection_from(self, sock: socket.socket) -> Accepted:
+        return Receiving(sock, self._posts, self._own.nonce, self._receive_lane)
 
-    def _send_lane(self, connection: Connection, host: str, port: int, name: str) -> Lane:
-        return self._open(connection, partial(self._meeting.send, host, port, name), Direction.OUT)
+    def _send_lane(self, called: DataAddress, connection: Connection, name: str) -> Lane:
+        return self._open(connection, partial(self._meeting.send, called.host, called.meeting, name), Direction.OUT)
 
     def _receive_lane(self, connection: Connection, name: str) -> Lane:
         return self._open(connection, partial(self._meeting.receive, name), Direction.IN)

@@ -4,11 +4,12 @@ Owns the store at which groups of one link meet, and each group's staging memory
 sockets. Nothing here is global: the default process group belongs to tensor parallelism.
 """
 
+import contextlib
 import os
-import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Protocol, cast
 
 import torch
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
 
 from headrace.core.errors import StartupError
+from headrace.transfer.data_address import listen
 from headrace.transfer.nccl_lane import STAGES, Bytes, Channel, Direction
 
 _CHUNK_BYTES = 4 << 20
@@ -36,9 +38,9 @@ class _Group(Protocol):
 
 
 class Meeting:
-    """Where peers make groups with this link: a store on a free port of `host`.
+    """Where peers make groups with this link: a store on a free port of `host`. Raises StartupError.
 
-    What two ranks tell each other there stays, some hundred bytes a group. Raises StartupError.
+    What two ranks tell each other there is deleted by the receiving one when the group is over.
     """
 
     def __init__(self, host: str) -> None:
@@ -48,7 +50,7 @@ class Meeting:
             # Else torch's watchdog ends this process when a peer dies. It has no such setting for one group.
             os.putenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         try:
-            listener = socket.create_server((host, 0))
+            listener = listen(host)
             self.port: int = listener.getsockname()[1]
             self._device = ProcessGroupGloo.create_device(hostname=host)
             self._store = TCPStore(
@@ -74,14 +76,37 @@ class Meeting:
 
     def _join(self, host: str, port: int, name: str, direction: Direction) -> Channel:
         store = TCPStore(host, port, is_master=False, timeout=_LIMIT, wait_for_workers=False)
-        private = PrefixStore(name, store)
-        return _Nccl(private, direction) if self._on_gpu else _Gloo(private, direction, self._device)
+        # The store lives in the receiver's process, for as long as its link does.
+        forget = partial(_forget, store, name) if direction is Direction.IN else _keep
+        try:
+            private = PrefixStore(name, store)
+            if self._on_gpu:
+                return _Nccl(private, direction, forget)
+            return _Gloo(private, direction, forget, self._device)
+        except RuntimeError:
+            forget()
+            raise
+
+
+def _forget(store: Store, name: str) -> None:
+    """Delete what was told under a group's name. The store may be gone already."""
+    with contextlib.suppress(RuntimeError):
+        for key in store.list_keys():
+            if name in key:
+                store.delete_key(key.removeprefix("/"))
+
+
+def _keep() -> None:
+    """What stands in somebody else's store is theirs to delete."""
 
 
 class _Gloo:
     """Over gloo's own TCP connection, from and into host memory. The receiver is rank 0."""
 
-    def __init__(self, store: Store, direction: Direction, device: ProcessGroupGloo.Device) -> None:
+    def __init__(
+        self, store: Store, direction: Direction, forget: Callable[[], None], device: ProcessGroupGloo.Device
+    ) -> None:
+        self._forget = forget
         self._out = direction is Direction.OUT
         rank, self._peer = (1, 0) if self._out else (0, 1)
         self._tensors = [torch.empty(_CHUNK_BYTES, dtype=torch.uint8) for _ in range(STAGES)]
@@ -105,12 +130,14 @@ class _Gloo:
     def close(self) -> None:
         # Its connection closes with the last reference: a peer that waits for us hears of it.
         del self._group
+        self._forget()
 
 
 class _Nccl:
     """Over NCCL, by way of device memory: pages stand in host slabs on both sides. The receiver is rank 0."""
 
-    def __init__(self, store: Store, direction: Direction) -> None:
+    def __init__(self, store: Store, direction: Direction, forget: Callable[[], None]) -> None:
+        self._forget = forget
         self._out = direction is Direction.OUT
         rank, self._peer = (1, 0) if self._out else (0, 1)
         self._tensors = [torch.empty(_CHUNK_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(STAGES)]
@@ -147,3 +174,4 @@ class _Nccl:
     def close(self) -> None:
         # What is under way would keep the device busy for ever.
         self._group.abort()
+        self._forget()

@@ -8,36 +8,45 @@ import errno
 import os
 import selectors
 import socket
+import time
 
 from headrace.core.errors import StartupError
+from headrace.transfer.data_address import ANY_PORT, DataAddress, listen
 from headrace.transfer.link import FrameId, Receipt, ReceiptState
-from headrace.transfer.tcp_connection import Accepted, Connection, Dialed, Posted, ProtocolBreach
+from headrace.transfer.tcp_connection import Accepted, Connection, Dialed, Posted
+from headrace.transfer.tcp_head import ProtocolBreach
+from headrace.transfer.tcp_patience import CALL_AGAIN, limit_patience
+
+# With no descriptor left a caller cannot be let in, and the listener would wake us without end.
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_DEAF_S = 0.5
 
 
 class TcpLink:
-    """A listener on a free port of `host` (a numeric address or a name), and one connection per peer and direction.
+    """A listener on `host`, a numeric address, and one connection per peer and direction. ports: where it may listen.
 
     Only this thread moves bytes, so closing a connection is a fence and every receipt settles at once.
     """
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, ports: range = ANY_PORT) -> None:
         self._posts: dict[FrameId, Posted] = {}
         self._dialed: dict[str, Dialed] = {}
         self._accepted: set[Accepted] = set()
         self._wake_fd = -1
+        self._deaf_until: float | None = None
         self._settled_early = False
         try:
-            self._listener = socket.create_server((host, 0), backlog=128)
+            self._listener = listen(host, ports)
         except OSError as error:
             raise StartupError(f"The tcp link cannot listen on {host} ({error}).") from error
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._address = f"{host}:{self._listener.getsockname()[1]}"
+        self._own = DataAddress.at(host, self._listener.getsockname()[1])
 
     @property
     def address(self) -> str:
-        return self._address
+        return str(self._own)
 
     def post(self, frame: FrameId, buffer: memoryview) -> Receipt:
         receipt = Receipt(self._withdraw)
@@ -59,6 +68,7 @@ class TcpLink:
     def progress(self, timeout_s: float, wake_fd: int) -> None:
         self._watch(wake_fd)
         self._flush_all()
+        timeout_s = min(timeout_s, self._deaf_s())
         # What settled outside of the wait below must be looked at before waiting.
         timeout_s, self._settled_early = (0.0 if self._settled_early else timeout_s), False
         for key, events in self._selector.select(timeout_s):
@@ -86,28 +96,48 @@ class TcpLink:
             self._wake_fd = wake_fd
 
     def _dial(self, address: str) -> Dialed:
+        """The connection to a peer. Raises OSError or ValueError."""
         known = self._dialed.get(address)
-        if known is not None:
-            return known
-        host, _, port = address.rpartition(":")
-        family, kind, _, _, target = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-        connection = Dialed(_prepared(socket.socket(family, kind)))
-        progress = connection.sock.connect_ex(target)
+        if known is None:
+            called = DataAddress.parse(address)
+            known = self._dialed[address] = self._connection_to(self._call(called), called)
+            self._selector.register(known.sock, selectors.EVENT_READ, known)
+        return known
+
+    def _call(self, called: DataAddress) -> socket.socket:
+        sock = _prepared(socket.socket(socket.AF_INET6 if ":" in called.host else socket.AF_INET))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, CALL_AGAIN)
+        progress = sock.connect_ex((called.host, called.port))
         if progress not in (0, errno.EINPROGRESS):
-            connection.sock.close()
+            sock.close()
             raise OSError(progress, os.strerror(progress))
-        self._dialed[address] = connection
-        self._selector.register(connection.sock, selectors.EVENT_READ, connection)
-        return connection
+        return sock
 
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:
-            return  # the peer left between knocking and entering
-        connection = Accepted(_prepared(sock), self._posts)
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                self._selector.unregister(self._listener)
+                self._deaf_until = time.monotonic() + _DEAF_S
+            return  # or the peer left between knocking and entering
+        connection = self._connection_from(_prepared(sock))
         self._accepted.add(connection)
         self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+
+    def _deaf_s(self) -> float:
+        """How long no caller is heard yet: the listener is watched again when that time is over."""
+        left_s = float("inf") if self._deaf_until is None else self._deaf_until - time.monotonic()
+        if left_s <= 0:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._deaf_until, left_s = None, float("inf")
+        return left_s
+
+    def _connection_to(self, sock: socket.socket, called: DataAddress) -> Dialed:
+        return Dialed(sock, called.nonce)
+
+    def _connection_from(self, sock: socket.socket) -> Accepted:
+        return Accepted(sock, self._posts, self._own.nonce)
 
     def _serve(self, connection: Connection, events: int) -> None:
         try:
@@ -151,4 +181,5 @@ class TcpLink:
 def _prepared(sock: socket.socket) -> socket.socket:
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    limit_patience(sock)
     return sock

@@ -2,33 +2,21 @@
 
 The sender OFFERs a frame, the receiver PULLs it once a buffer is posted, DATA follows, the receiver says TAKEN. So
 nothing is sent that nobody wants, and one frame never blocks another. A connection carries frames one way, from the
-link that dialed. Owns what is on one socket; it does not know which sockets there are.
+link that dialed, and begins with that link's HELLO to the one it means. A frame of no bytes needs no buffer: the
+receiver's link says TAKEN itself. Owns what is on one socket; it does not know which sockets there are.
 """
 
+import os
 import socket
-import struct
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from enum import Enum
 
 from headrace.transfer.link import FrameId, Receipt, ReceiptState
+from headrace.transfer.tcp_head import HEAD_BYTES, Head, ProtocolBreach, Verb, pack_head, unpack_head
 
-_HEAD = struct.Struct("<B16sHQ")
 _READ_ROUNDS = 64
-
-
-class _Verb(Enum):
-    OFFER = 1
-    PULL = 2
-    DATA = 3
-    TAKEN = 4
-    REFUSED = 5
-    RETRACTED = 6
-
-
-class ProtocolBreach(Exception):
-    """The peer broke the protocol or the connection broke; its text is the reason."""
+_NAME_BYTES = 16
 
 
 @dataclass(slots=True)
@@ -54,12 +42,12 @@ class Connection(ABC):
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.outbox: deque[memoryview] = deque()
-        self._head = bytearray(_HEAD.size)
+        self._head = bytearray(HEAD_BYTES)
         self._target = memoryview(self._head)
         self._payload_of: FrameId | None = None
 
-    def say(self, verb: _Verb, frame: FrameId, nbytes: int = 0, payload: memoryview | None = None) -> None:
-        self.outbox.append(memoryview(_HEAD.pack(verb.value, frame.transfer, frame.unit, nbytes)))
+    def say(self, verb: Verb, frame: FrameId, nbytes: int = 0, payload: memoryview | None = None) -> None:
+        self.outbox.append(memoryview(pack_head(Head(verb, frame, nbytes))))
         if payload is not None:
             self.outbox.append(payload)
 
@@ -93,18 +81,15 @@ class Connection(ABC):
             frame, self._payload_of = self._payload_of, None
             self.payload_complete(frame)
         else:
-            verb, transfer, unit, nbytes = _HEAD.unpack(self._head)
-            frame = FrameId(transfer, unit)
-            target = self.heard(verb, frame, nbytes)
-            if target is not None and nbytes:
-                self._target, self._payload_of = target, frame
-                return
+            head = unpack_head(bytes(self._head))
+            target = self.heard(head)
             if target is not None:
-                self.payload_complete(frame)
+                self._target, self._payload_of = target, head.frame
+                return
         self._target = memoryview(self._head)
 
     @abstractmethod
-    def heard(self, verb: int, frame: FrameId, nbytes: int) -> memoryview | None:
+    def heard(self, head: Head) -> memoryview | None:
         """A head arrived. Returns where the payload that follows goes, if one does. Raises ProtocolBreach."""
 
     @abstractmethod
@@ -117,15 +102,17 @@ class Connection(ABC):
 
 
 class Dialed(Connection):
-    """To a peer's listener: our sends."""
+    """To a peer's listener: our sends. name: of this connection, on both sides. nonce: of the link that is called."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, nonce: bytes) -> None:
         super().__init__(sock)
+        self.name = os.urandom(_NAME_BYTES)
         self.sends: dict[FrameId, _Sending] = {}
+        self.say(Verb.HELLO, FrameId(self.name, 0), int.from_bytes(nonce, "big"))
 
     def offer(self, frame: FrameId, buffer: memoryview, receipt: Receipt) -> None:
-        self.sends[frame] = _Sending(buffer, receipt)
-        self.say(_Verb.OFFER, frame, len(buffer))
+        self.sends[frame] = _Sending(buffer, receipt, pulled=not buffer)
+        self.say(Verb.OFFER, frame, len(buffer))
 
     def holds(self, receipt: Receipt) -> bool:
         return any(sending.receipt is receipt for sending in self.sends.values())
@@ -133,27 +120,27 @@ class Dialed(Connection):
     def retract(self, receipt: Receipt) -> bool:
         """Take back a frame whose bytes were not asked for yet. False if they were."""
         for frame, sending in list(self.sends.items()):
-            if sending.receipt is receipt and not sending.pulled:
+            if sending.receipt is receipt and not (sending.pulled and sending.buffer):
                 del self.sends[frame]
-                self.say(_Verb.RETRACTED, frame)
+                self.say(Verb.RETRACTED, frame)
                 receipt.settle(ReceiptState.FAILED, "withdrawn")
                 return True
         return False
 
-    def heard(self, verb: int, frame: FrameId, nbytes: int) -> None:
-        sending = self.sends.get(frame)
+    def heard(self, head: Head) -> None:
+        sending = self.sends.get(head.frame)
         if sending is None:
             return  # withdrawn meanwhile
-        if verb == _Verb.PULL.value and not sending.pulled:
+        if head.verb is Verb.PULL and not sending.pulled:
             sending.pulled = True
-            self.say(_Verb.DATA, frame, len(sending.buffer), sending.buffer)
-        elif verb == _Verb.TAKEN.value and sending.pulled:
-            self.sends.pop(frame).receipt.settle(ReceiptState.DONE)
-        elif verb == _Verb.REFUSED.value:
+            self.say(Verb.DATA, head.frame, len(sending.buffer), sending.buffer)
+        elif head.verb is Verb.TAKEN and sending.pulled:
+            self.sends.pop(head.frame).receipt.settle(ReceiptState.DONE)
+        elif head.verb is Verb.REFUSED:
             reason = "the frame is larger than the buffer posted for it"
-            self.sends.pop(frame).receipt.settle(ReceiptState.FAILED, reason)
+            self.sends.pop(head.frame).receipt.settle(ReceiptState.FAILED, reason)
         else:
-            raise ProtocolBreach("the peer sent what the protocol does not know")
+            raise ProtocolBreach("the peer said what does not follow from what was said before")
 
     def payload_complete(self, frame: FrameId) -> None:
         raise AssertionError("no payload comes back to a sender")
@@ -165,11 +152,14 @@ class Dialed(Connection):
 
 
 class Accepted(Connection):
-    """From a peer that dialed us: its frames into our posted buffers."""
+    """From a peer that dialed us: its frames into our posted buffers. nonce: ours. name: the connection's, once the
+    peer said it."""
 
-    def __init__(self, sock: socket.socket, posts: dict[FrameId, Posted]) -> None:
+    def __init__(self, sock: socket.socket, posts: dict[FrameId, Posted], nonce: bytes) -> None:
         super().__init__(sock)
+        self.name = b""
         self._posts = posts
+        self._nonce = int.from_bytes(nonce, "big")
         self.offers: dict[FrameId, int] = {}
         self._arriving: dict[FrameId, Posted] = {}
 
@@ -179,31 +169,45 @@ class Accepted(Connection):
             return
         nbytes, posted = self.offers.pop(frame), self._posts.pop(frame)
         if nbytes > len(posted.buffer):
-            self.say(_Verb.REFUSED, frame)
+            self.say(Verb.REFUSED, frame)
             reason = "the frame is larger than the buffer posted for it"
             posted.receipt.settle(ReceiptState.FAILED, reason)
         else:
             self._arriving[frame] = Posted(posted.buffer[:nbytes], posted.receipt)
-            self.say(_Verb.PULL, frame)
+            self.say(Verb.PULL, frame)
 
-    def heard(self, verb: int, frame: FrameId, nbytes: int) -> memoryview | None:
-        if verb == _Verb.OFFER.value:
-            self.offers[frame] = nbytes
-            self.match(frame)
-        elif verb == _Verb.RETRACTED.value:
+    def heard(self, head: Head) -> memoryview | None:
+        frame = head.frame
+        if not self.name:
+            self._greeted(head)
+        elif head.verb is Verb.OFFER:
+            self._offered(frame, head.nbytes)
+        elif head.verb is Verb.RETRACTED:
             self.offers.pop(frame, None)
             arriving = self._arriving.pop(frame, None)
             if arriving is not None:
                 arriving.receipt.settle(ReceiptState.FAILED, "the sender withdrew it")
-        elif verb == _Verb.DATA.value and frame in self._arriving and nbytes == len(self._arriving[frame].buffer):
+        elif head.verb is Verb.DATA and frame in self._arriving and head.nbytes == len(self._arriving[frame].buffer):
             return self._arriving[frame].buffer
         else:
-            raise ProtocolBreach("the peer sent what the protocol does not know")
+            raise ProtocolBreach("the peer said what does not follow from what was said before")
         return None
+
+    def _greeted(self, head: Head) -> None:
+        if head.verb is not Verb.HELLO or head.nbytes != self._nonce:
+            raise ProtocolBreach("the peer meant another link, which was here before")
+        self.name = head.frame.transfer
+
+    def _offered(self, frame: FrameId, nbytes: int) -> None:
+        if nbytes:
+            self.offers[frame] = nbytes
+            self.match(frame)
+        else:
+            self.say(Verb.TAKEN, frame)
 
     def payload_complete(self, frame: FrameId) -> None:
         self._arriving.pop(frame).receipt.settle(ReceiptState.DONE)
-        self.say(_Verb.TAKEN, frame)
+        self.say(Verb.TAKEN, frame)
 
     def lost(self, reason: str) -> None:
         for arriving in self._arriving.values():

@@ -12,25 +12,28 @@ from dataclasses import dataclass
 
 import structlog
 import ucxx._lib.libucxx as ucx
+import xxhash
 from ucxx._lib.arr import Array
 
 from headrace.core.errors import StartupError
+from headrace.transfer.data_address import ANY_PORT, DataAddress, interface_of
 from headrace.transfer.link import FrameId, Receipt, ReceiptState
 from headrace.transfer.readable import wait_readable
+from headrace.transfer.tcp_patience import patience_of_new_listeners
+from headrace.transfer.ucx_listener import UcxListener
+from headrace.transfer.ucx_settings import choose_lanes, ucx_settings
 
 _log = structlog.get_logger()
 _MARKER_BYTES = 16
 _CLOSE_S = 0.2
 _HANG_UP_S = 0.05
-_SHARED_MEMORY = {"posix", "sysv", "sm", "shm", "mm", "xpmem", "knem"}
-# Forced rendezvous: see the module. The rest keeps UCX from writing to standard error about peers that die.
-_CONFIG = {"RNDV_THRESH": "0", "LOG_LEVEL": "fatal", "WARN_UNUSED_ENV_VARS": "n"}
 
 
 class _Peer:
-    """An endpoint that we opened or accepted, until it is dead: lost, closed by the peer, or hung up by us."""
+    """An endpoint that we opened, until it is dead: lost, closed by the peer, or hung up by us."""
 
-    def __init__(self, endpoint: ucx.UCXEndpoint) -> None:
+    def __init__(self, endpoint: ucx.UCXEndpoint, nonce: bytes) -> None:
+        self.nonce = nonce
         self.dead = False
         self._endpoint = endpoint
         endpoint.set_close_callback(self._mark_dead)
@@ -43,7 +46,10 @@ class _Peer:
         frozen, on lanes with error handling only. A second close of one endpoint would crash: it is never made."""
         if not self.dead:
             self.dead = True
-            self._endpoint.close_blocking(0, 1)
+            try:
+                self._endpoint.close_blocking(0, 1)
+            except ucx.UCXError as error:
+                _log.warning("ucx.not_closed", error=str(error))
 
     def forget(self) -> None:
         """Let go of a dead endpoint. It and its callback hold each other, and UCX must not call a collected object."""
@@ -69,56 +75,61 @@ class _Operation:
 
 
 class UcxLink:
-    """A UCX context, worker and listener on a free port of all interfaces; `host` is what peers are told.
+    """A UCX context and worker, with a listener on `host`, a numeric address. ports: where it may listen.
 
-    tls: the transports UCX may use. With shared memory among them endpoints have no error handling: a killed sender
-    leaves its receives pending and a frozen receiver keeps its sends, until the link is parked. Posted buffers are at
-    least 16 bytes.
+    tls: the transports UCX may use. TCP alone keeps to the interface that has `host`, so peers must be reachable from
+    there. With shared memory among them endpoints have no error handling: a killed sender leaves its receives pending
+    and a frozen receiver keeps its sends, until the link is parked. A sender killed inside a write to the queue that
+    the link's senders share leaves that blocked, and the link deaf until it is made anew. Posted buffers are at least
+    16 bytes.
     """
 
-    def __init__(self, host: str, tls: str) -> None:
-        lanes = set(tls.split(","))
-        if "cma" in lanes:
-            raise StartupError(
-                "UCX's cma lanes abort this process when a peer is killed.", remedy="Leave cma out of the transports."
-            )
-        self._error_handling = not lanes & _SHARED_MEMORY
+    def __init__(self, host: str, tls: str, ports: range = ANY_PORT) -> None:
+        lanes = choose_lanes(tls)
+        self._error_handling = lanes.error_handling
         self._operations: list[_Operation] = []
         self._dialed: dict[str, _Peer] = {}
-        self._accepted: list[_Peer] = []
         self._settled_early = False
         # A secret of this life: a frame that begins with it came from ourselves, to complete a withdrawn receive.
         self._marker = memoryview(os.urandom(_MARKER_BYTES))
+        settings = ucx_settings(lanes, interface_of(host), ports)
+        with patience_of_new_listeners():
+            self._start(settings)
+            self._listener = UcxListener(self._worker.handle, host, ports, error_handling=lanes.error_handling)
+        self._event_fd = self._worker.epoll_file_descriptor
+        self._own = DataAddress.at(host, self._listener.port)
+        self._door = self._open_door()
+
+    def _start(self, settings: dict[str, str]) -> None:
         try:
-            self._context = ucx.UCXContext(_CONFIG | {"TLS": tls}, (ucx.Feature.TAG, ucx.Feature.WAKEUP))
+            self._context = ucx.UCXContext(settings, (ucx.Feature.TAG, ucx.Feature.WAKEUP))
             self._worker = ucx.UCXWorker(self._context, False, False)
             self._worker.init_blocking_progress_mode()
-            self._listener = ucx.UCXListener.create(self._worker, 0, self._accept)
             own = ucx.UCXAddress.create_from_worker(self._worker)
             self._self_endpoint = ucx.UCXEndpoint.create_from_worker_address(self._worker, own, False)
         except ucx.UCXError as error:
             raise StartupError(
-                f"UCX did not start with the transports {tls!r} ({error}).",
+                f"UCX did not start with the transports {settings['TLS']!r} ({error}).",
                 remedy="Choose transports that this host has, or --link tcp.",
             ) from error
-        self._event_fd = self._worker.epoll_file_descriptor
-        self._address = f"{host}:{self._listener.port}"
 
     @property
     def address(self) -> str:
-        return self._address
+        return str(self._own)
 
     def post(self, frame: FrameId, buffer: memoryview) -> Receipt:
         receipt = Receipt(self._withdraw)
         buffer[:_MARKER_BYTES] = bytes(_MARKER_BYTES)
-        self._receive(_tag(frame), buffer, receipt)
+        self._receive(_tag(self._own.nonce, frame), buffer, receipt)
         return receipt
 
     def send(self, address: str, frame: FrameId, buffer: memoryview) -> Receipt:
         receipt = Receipt(self._withdraw)
-        tag = _tag(frame)
         try:
             peer = self._dial(address)
+            # A frame of no bytes is a knock at the peer's door.
+            tag = _tag(peer.nonce, frame if buffer else None)
+            buffer = buffer or _nothing()
             request = peer.send(buffer, tag)
         except (ucx.UCXError, ValueError) as error:
             receipt.settle(ReceiptState.FAILED, f"{address} cannot be reached ({error})")
@@ -153,8 +164,9 @@ class UcxLink:
         """Peers hear of it by the progress made here, and so do those who were only just connecting."""
         until = time.monotonic() + _HANG_UP_S
         while (left_s := until - time.monotonic()) > 0:
-            for peer in (*self._dialed.values(), *self._accepted):
+            for peer in self._dialed.values():
                 peer.hang_up()
+            self._listener.hang_up()
             self._worker.progress()
             self._settle()
             self._forget_dead()
@@ -167,31 +179,28 @@ class UcxLink:
             self._worker.progress()
             self._settle()
 
-    def _accept(self, request: int) -> None:
-        """Called by UCX inside progress."""
-        try:
-            endpoint = self._listener.create_endpoint_from_conn_request(request, self._error_handling)
-        except ucx.UCXError as error:
-            _log.warning("ucx.connection_refused", error=str(error))
-            return
-        self._accepted.append(_Peer(endpoint))
-
     def _dial(self, address: str) -> _Peer:
+        """Raises UCXError or ValueError."""
         self._forget_dead()
         peer = self._dialed.get(address)
         if peer is None:
-            host, _, port = address.rpartition(":")
-            peer = _Peer(ucx.UCXEndpoint.create(self._worker, host, int(port), self._error_handling))
-            self._dialed[address] = peer
+            called = DataAddress.parse(address)
+            endpoint = ucx.UCXEndpoint.create(self._worker, called.host, called.port, self._error_handling)
+            peer = self._dialed[address] = _Peer(endpoint, called.nonce)
         return peer
 
     def _forget_dead(self) -> None:
-        dead = [peer for peer in (*self._dialed.values(), *self._accepted) if peer.dead]
+        self._listener.forget_dead()
+        dead = [peer for peer in self._dialed.values() if peer.dead]
         if dead:
             self._dialed = {address: peer for address, peer in self._dialed.items() if not peer.dead}
-            self._accepted = [peer for peer in self._accepted if not peer.dead]
             for peer in dead:
                 peer.forget()
+
+    def _open_door(self) -> ucx.UCXRequest:
+        """A receive of this link's own, for those who knock to see whether it can be reached."""
+        self._knock = _nothing()
+        return self._worker.tag_recv(Array(self._knock), ucx.UCXXTag(_tag(self._own.nonce, None)))
 
     def _receive(self, tag: int, buffer: memoryview, receipt: Receipt | None) -> None:
         request = self._worker.tag_recv(Array(buffer), ucx.UCXXTag(tag))
@@ -204,12 +213,22 @@ class UcxLink:
             if operation.peer is not None and self._error_handling:
                 operation.peer.hang_up()
             elif operation.peer is None and not operation.withdrawing:
-                operation.withdrawing = True
-                request = self._self_endpoint.tag_send(Array(self._marker), ucx.UCXXTag(operation.tag))
-                self._operations.append(_Operation(request, self._marker, operation.tag))
+                self._displace(operation)
+
+    def _displace(self, operation: _Operation) -> None:
+        """Send our own message into a receive."""
+        try:
+            request = self._self_endpoint.tag_send(Array(self._marker), ucx.UCXXTag(operation.tag))
+        except ucx.UCXError as error:
+            _log.warning("ucx.not_withdrawn", error=str(error))
+            return
+        operation.withdrawing = True
+        self._operations.append(_Operation(request, self._marker, operation.tag))
 
     def _settle(self) -> bool:
         """Settle what UCX completed. True if anything was."""
+        if self._door.completed:
+            self._door = self._open_door()
         done = [operation for operation in self._operations if operation.request.completed]
         if not done:
             return False
@@ -241,13 +260,19 @@ class UcxLink:
         from (UCX 1.21 hands it on to the freed listener on its own thread).
         """
         if self._operations:
-            _log.warning("ucx.parked", address=self._address, operations=len(self._operations))
+            _log.warning("ucx.parked", address=self.address, operations=len(self._operations))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
-def _tag(frame: FrameId) -> int:
-    """64 bits: 24 of the receiver's random bytes, the low 24 of its counter, 16 of the unit."""
-    return int.from_bytes(frame.transfer[:3] + frame.transfer[-3:] + frame.unit.to_bytes(2, "big"), "big")
+def _tag(nonce: bytes, frame: FrameId | None) -> int:
+    """Of a frame to the link with this nonce, or of a knock at its door: 64 bits that no other life of it expects."""
+    name = frame.transfer + frame.unit.to_bytes(2, "big") if frame is not None else b""
+    return xxhash.xxh3_64_intdigest(nonce + name)
+
+
+def _nothing() -> memoryview:
+    """What is sent for a frame of no bytes."""
+    return memoryview(bytearray(_MARKER_BYTES))
 
 
 def _error_of(request: ucx.UCXRequest) -> str | None:
