@@ -44,6 +44,20 @@ class TransferReport:
     error: HeadraceError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CarrierHealth:
+    """How a carrier's staging memory is now.
+
+    free_slabs: how many on the side that has fewer, sending or receiving; before any transfer, all of that side.
+    quarantined_slabs: how many in all that no transfer may use because a peer may still touch them.
+    rebuilds: how often the link was opened again.
+    """
+
+    free_slabs: int
+    quarantined_slabs: int
+    rebuilds: int
+
+
 class Carrier(Protocol):
     """All methods may be called from any thread, return at once and never raise for what a peer does.
 
@@ -54,6 +68,11 @@ class Carrier(Protocol):
     @property
     def address(self) -> str:
         """This worker's data address, for leases and tickets; constant."""
+        ...
+
+    @property
+    def health(self) -> CarrierHealth:
+        """Its slabs and its link at this moment; known once it has started."""
         ...
 
     def receive(self, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:

@@ -17,7 +17,7 @@ from headrace.core.errors import StartupError, Unavailable
 from headrace.core.pages import PagePort
 from headrace.core.ticket import Ticket
 from headrace.telemetry.metrics import TransferMetrics
-from headrace.transfer.carrier import Side, TransferReport, TransferStatus
+from headrace.transfer.carrier import CarrierHealth, Side, TransferReport, TransferStatus
 from headrace.transfer.link import Link, LinkFactory
 from headrace.transfer.readable import wait_readable
 from headrace.transfer.site import Site, TransferOptions
@@ -34,7 +34,7 @@ class TransferThread:
     """Implements Carrier. Make it, `start` it, `close` it; between those all methods may be called from any thread.
 
     link_factory: opened on the transfer thread. report: called on the transfer thread; it must return at once and not
-    raise.
+    raise. on_broken: called there, once, when the link is of no use any more.
     """
 
     def __init__(
@@ -44,12 +44,16 @@ class TransferThread:
         report: Callable[[TransferReport], None],
         metrics: TransferMetrics,
         options: TransferOptions | None = None,
+        *,
+        on_broken: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self._link_factory = link_factory
         self._pages = pages
         self._report = report
         self._metrics = metrics
         self._options = options or TransferOptions()
+        self._on_broken = on_broken
+        self._pools: tuple[SlabPool, ...] = ()
         self._commands: queue.SimpleQueue[Callable[[Transfers], None]] = queue.SimpleQueue()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._ready = threading.Event()
@@ -64,6 +68,12 @@ class TransferThread:
     @property
     def address(self) -> str:
         return self._address
+
+    @property
+    def health(self) -> CarrierHealth:
+        counts = [pool.counts for pool in self._pools]
+        free = min((each[SlabState.FREE] for each in counts), default=0)
+        return CarrierHealth(free, sum(each[SlabState.QUARANTINED] for each in counts), rebuilds=0)
 
     def start(self) -> None:
         """Returns when the link is up and `address` known. Raises StartupError if it cannot be."""
@@ -140,6 +150,7 @@ class TransferThread:
                 transfers.break_down(
                     Unavailable(f"The worker's transfer link broke ({error}).", remedy="The worker must be restarted.")
                 )
+                self._on_broken(error)
 
     def _obey(self, transfers: Transfers) -> None:
         while True:
@@ -184,22 +195,21 @@ class TransferThread:
 
     def _site(self, link: Link) -> Site:
         size = HEADER_BYTES + self._options.unit_blocks * self._pages.layout.block_bytes
-        pools: list[SlabPool] = []
 
         def gauge() -> None:
             for state in SlabState:
-                self._metrics.slabs.labels(state.value).set(sum(pool.counts[state] for pool in pools))
+                self._metrics.slabs.labels(state.value).set(sum(pool.counts[state] for pool in self._pools))
 
         counts = (self._options.send_slabs, self._options.receive_slabs)
-        pools.extend([SlabPool(count, size, gauge) for count in counts])
+        self._pools = tuple(SlabPool(count, size, gauge) for count in counts)
         gauge()
         self._show_zeros()
         return Site(
             link=link,
             link_name=self._link_factory.name,
             pages=self._pages,
-            send_slabs=pools[0],
-            receive_slabs=pools[1],
+            send_slabs=self._pools[0],
+            receive_slabs=self._pools[1],
             options=self._options,
             metrics=self._metrics,
             report=self._report,
