@@ -47,10 +47,9 @@ class Story:
 
     def submit(self, kind: JobKind, timeout_s: float, request: int) -> None:
         """A new attempt at a request, maybe the first."""
-        attempt, prompt = len(self.keys) + 1, 20 + 9 * (request % 4)
-        asked = job(
-            str(request), kind, prompt=prompt, attempt=attempt, salt=request % 3, timeout_s=timeout_s, peer=PEER
-        )
+        attempt = len(self.keys) + 1
+        prompt, salt = 20 + 9 * (request % 4), request % 3
+        asked = job(str(request), kind, prompt=prompt, attempt=attempt, salt=salt, timeout_s=timeout_s, peer=PEER)
         transfer = attempt.to_bytes(16, "big")
         if kind is JobKind.PREFILL:
             asked = replace(asked, ticket=ticket_for(self.here, asked, transfer=transfer))

@@ -2,17 +2,17 @@
 
 import asyncio
 import threading
-from dataclasses import replace
+from collections.abc import Callable
 
-import pytest
 from test_worker_pair import QUICK
 from test_worker_transfer_states import DECODE_STATES, EVERY_STATE, PEER, bring, one_ending, scene
 from worker_harness import DEADLINE_S, Gate, attached, fake_engine, job, only, served
 
 from headrace.core.errors import StartupError, Unavailable, WorkerLost
-from headrace.core.jobs import JobKind, Outcome
+from headrace.core.jobs import Abort, JobKind, Outcome
 from headrace.core.pages import PagePort
 from headrace.telemetry.metrics import WorkerMetrics
+from headrace.transfer.carrier import TransferReport
 from headrace.transfer.link import Link, LinkFactory
 from headrace.transfer.loopback import LoopbackLink, Switchboard
 from headrace.transfer.thread import TransferThread
@@ -35,6 +35,8 @@ async def test_what_needs_the_link_fails_and_no_death_is_counted(kind: JobKind, 
         await break_link(on.here.worker)
         if (kind, state) == (JobKind.DECODE, DECODE_STATES[-1]):  # all its pages are here
             assert not on.router.heard.endings[key]
+            on.router.say(Abort(key))
+            only(await one_ending(on, key), Outcome.ABORTED)
             return
         error = (await one_ending(on, key)).error
         assert isinstance(error, Unavailable)
@@ -109,14 +111,17 @@ class BrittleLinks:
 async def test_a_link_that_breaks_ends_its_worker() -> None:
     links, metrics, workers = BrittleLinks(), WorkerMetrics(), list[Worker]()
 
-    def carrier(pages: PagePort, report: object) -> TransferThread:
+    def on_broken(error: Exception) -> None:
+        workers[0].link_broke(error)
+
+    def carrier(pages: PagePort, report: Callable[[TransferReport], None]) -> TransferThread:
         return TransferThread(
             LinkFactory("loopback", links.open),
             pages,
-            report,  # type: ignore[arg-type]
+            report,
             metrics.transfer,
             QUICK,
-            on_broken=lambda error: workers[0].link_broke(error),
+            on_broken=on_broken,
         )
 
     async with (
@@ -127,7 +132,7 @@ async def test_a_link_that_breaks_ends_its_worker() -> None:
         granted = router.submit(job("d", JobKind.DECODE, peer=PEER))
         await router.grant(granted)
         links.cut.set()
-        router.submit(replace(job("e", JobKind.DECODE, salt=1), peer=PEER))  # whatever wakes the carrier
+        router.submit(job("e", JobKind.DECODE, salt=1, peer=PEER))  # wakes the carrier
         assert isinstance((await router.ended(granted)).error, Unavailable)
         async with asyncio.timeout(DEADLINE_S):
             assert await asyncio.shield(here.worker.failed)

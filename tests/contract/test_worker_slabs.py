@@ -1,5 +1,6 @@
 """Staging slabs bound what a worker takes: routers hear how many are in doubt, and of no more jobs than there are."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from worker_harness import attached, fake_engine, job, only, served
 from headrace.core.jobs import Abort, JobKind, Outcome
 from headrace.core.pages import PagePort
 from headrace.telemetry.metrics import WorkerMetrics
-from headrace.transfer.carrier import CarrierHealth, TransferStatus
+from headrace.transfer.carrier import CarrierHealth, TransferReport, TransferStatus
 from headrace.transfer.factory import make_link
 from headrace.transfer.loopback import Switchboard
 from headrace.transfer.thread import TransferThread
@@ -54,14 +55,13 @@ async def test_slabs_in_doubt_are_told_and_take_credits_with_them() -> None:
 
 @pytest.mark.parametrize(("send", "receive"), [(3, 5), (5, 3)])
 async def test_the_side_that_has_fewer_counts(send: int, receive: int) -> None:
-    metrics, made = WorkerMetrics(), []
+    link, metrics, made = make_link("loopback", switchboard=Switchboard()), WorkerMetrics(), list[TransferThread]()
 
-    def carrier(pages: PagePort, report: object) -> TransferThread:
+    def carrier(pages: PagePort, report: Callable[[TransferReport], None]) -> TransferThread:
         options = replace(QUICK, send_slabs=send, receive_slabs=receive)
-        made.append(TransferThread(link, pages, report, metrics.transfer, options))  # type: ignore[arg-type]
+        made.append(TransferThread(link, pages, report, metrics.transfer, options))
         return made[0]
 
-    link = make_link("loopback", switchboard=Switchboard())
     async with (
         served(fake_engine(max_jobs=8), link=link.name, make_carrier=carrier, metrics=metrics) as here,
         attached(here.worker) as router,

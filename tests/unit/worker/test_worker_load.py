@@ -17,7 +17,7 @@ from headrace.worker.load import JobSize, observe, with_credits
     slabs=st.integers(-4, 100),
     open=st.booleans(),
 )
-def test_credits_stay_in_bounds(free: int, live: int, max_jobs: int, size: float, slabs: int, open: bool) -> None:
+def test_credits_stay_in_bounds(*, free: int, live: int, max_jobs: int, size: float, slabs: int, open: bool) -> None:
     load = Load(free_blocks=free, total_blocks=1000, running=3)
     told = with_credits(load, live=live, max_jobs=max_jobs, blocks_per_job=size, free_slabs=slabs, open=open)
     assert 0 <= told.credits <= max(0, min(max_jobs - live, slabs))
