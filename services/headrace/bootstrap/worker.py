@@ -170,7 +170,7 @@ async def _be_ready(worker: Worker, server: Server, lease: Lease, info: WorkerIn
         async with asyncio.timeout(_JOIN_S):
             await lease.joined()
     except TimeoutError:
-        sentence = f"not ready: waiting for Redis at {redis} to take the worker's lease"
+        sentence = f"not ready: waiting for Redis at {redis} to take its lease"
         log.warning("worker.waiting", reason=sentence, remedy="Start that Redis or correct --redis-url.")
         await lease.joined()
     await server.set_ready(worker.ready)
