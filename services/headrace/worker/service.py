@@ -90,7 +90,7 @@ class Worker:
         )
         info = self._engine.info
         who = self._identity
-        tickets = TicketOffice(who.ref, info.model_digest, info.layout, who.link, self._carrier.address)
+        tickets = TicketOffice(who.ref, info.model_digest, info.layout, who.link, lambda: self._carrier.address)
         self._legs = Legs()
         self._reception = Reception(
             Station(self._engine_loop, self._carrier, tickets, self._metrics, self._legs),
