@@ -14,6 +14,7 @@ from headrace.transfer.carrier import TransferStatus
 KINDS = st.sampled_from(list(JobKind))
 ACTIONS = st.one_of(
     st.tuples(st.just("submit"), KINDS, st.sampled_from([0.001, 60.0])),
+    st.tuples(st.just("again"), KINDS, st.sampled_from([0.001, 60.0]), st.integers(0, 9)),
     st.tuples(st.sampled_from(["activate", "abort"]), st.integers(0, 9)),
     st.tuples(st.just("report"), st.integers(0, 9), st.sampled_from(list(TransferStatus))),
     st.tuples(st.just("turns"), st.integers(1, 30)),
@@ -31,7 +32,9 @@ class Story:
     async def tell(self, action: tuple[object, ...]) -> None:
         match action:
             case ("submit", JobKind() as kind, float() as timeout_s):
-                self.submit(kind, timeout_s)
+                self.submit(kind, timeout_s, len(self.keys))
+            case ("again", JobKind() as kind, float() as timeout_s, int() as at) if self.keys:
+                self.submit(kind, timeout_s, int(self.keys[at % len(self.keys)].request))
             case ("activate", int() as at) if self.keys:
                 self.router.say(Activate(self.keys[at % len(self.keys)], 7))
             case ("abort", int() as at) if self.keys:
@@ -42,10 +45,12 @@ class Story:
                 for _ in range(turns):
                     await asyncio.sleep(0)
 
-    def submit(self, kind: JobKind, timeout_s: float) -> None:
-        number = len(self.keys)
-        asked = job(f"j{number}", kind, prompt=20 + 9 * (number % 4), salt=number % 3, timeout_s=timeout_s, peer=PEER)
-        transfer = number.to_bytes(16, "big")
+    def submit(self, kind: JobKind, timeout_s: float, request: int) -> None:
+        """A new attempt at a request, maybe the first."""
+        attempt = len(self.keys) + 1
+        prompt, salt = 20 + 9 * (request % 4), request % 3
+        asked = job(str(request), kind, prompt=prompt, attempt=attempt, salt=salt, timeout_s=timeout_s, peer=PEER)
+        transfer = attempt.to_bytes(16, "big")
         if kind is JobKind.PREFILL:
             asked = replace(asked, ticket=ticket_for(self.here, asked, transfer=transfer))
         self.keys.append(self.router.submit(asked))

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import pytest
+from fixtures.eventually import eventually
 from worker_harness import BLOCK_BYTES, Gate, Router, Serving, attached, fake_engine, job, only, served
 
 from headrace.core.errors import TransferFailed, Unavailable
@@ -55,7 +56,10 @@ class Pair:
 
     async def generate(self, asked: Job) -> list[int]:
         """What a conductor does for one request, and the answer."""
-        key, prefill = await self.begin(asked)
+        return await self.finish(*await self.begin(asked))
+
+    async def finish(self, key: JobKey, prefill: Job) -> list[int]:
+        """The answer to a request whose decode leg was granted."""
         self.prefill.router.submit(prefill)
         first = await self.first_token(key)
         self.decode.router.say(Activate(key, first))
@@ -129,6 +133,26 @@ async def test_resident_blocks_do_not_travel_again(link: str) -> None:
         assert pair.decode.router.heard.granted[again.key].resident_tokens == 144
         assert pair.prefill.router.heard.cached[again.key] == 149
         assert pair.decode.bytes_moved("received") - before == BLOCK_BYTES
+        await pair.quiet()
+
+
+async def test_a_second_attempt_asks_only_for_what_the_first_did_not_bring(link: str) -> None:
+    gate, asked = Gate(), job("a", prompt=300, max_tokens=20)
+    expected = await locally(asked)
+    async with paired(link, fake_engine(blocks=128, batched_tokens=128, before_step=gate)) as pair:
+        gate.shut_after(1)  # 128 of 300 tokens: two units of four blocks
+        key, prefill = await pair.begin(asked)
+        pair.prefill.router.submit(prefill)
+        await gate.reached()
+        await eventually(lambda: pair.decode.bytes_moved("received") == 8 * BLOCK_BYTES)
+        # As a router does it: everything again right behind the word that the first attempt is over.
+        for one in (pair.decode, pair.prefill):
+            one.router.say(Abort(key))
+        second = await pair.begin(replace(asked, key=JobKey("a", 2)))
+        assert pair.decode.router.heard.granted[second[0]].resident_tokens == 128
+        gate.open()
+        assert await pair.finish(*second) == expected
+        assert pair.decode.bytes_moved("received") == 19 * BLOCK_BYTES
         await pair.quiet()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from worker_harness import DEADLINE_S, Gate, Serving, attached, fake_engine, job, only, served
@@ -145,3 +146,16 @@ async def test_neither_idleness_nor_a_grant_nor_many_short_steps_are_a_stall() -
         router.hang_up()
         assert watch.here.carrier is not None
         watch.here.carrier.answers_cancel = True
+
+
+async def test_slabs_that_come_and_go_without_a_step_are_told() -> None:
+    async with watched(fake_engine(max_jobs=8)) as watch, attached(watch.here.worker) as router:
+        carrier = watch.here.carrier
+        assert carrier is not None
+        carrier.health = replace(carrier.health, quarantined_slabs=64)
+        await router.until(lambda heard: heard.load is not None and heard.load.quarantined_slabs == 64)
+        assert router.heard.load is not None
+        assert router.heard.load.credits == 0
+        carrier.health = replace(carrier.health, quarantined_slabs=0)
+        await router.until(lambda heard: heard.load is not None and heard.load.credits == 8)
+        assert watch.told == []

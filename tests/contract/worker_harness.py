@@ -36,7 +36,7 @@ from headrace.engine.options import EngineOptions
 from headrace.modelfiles.files import ModelConfig, ModelFiles
 from headrace.rpc.contracts import PROTOCOL_VERSION, WorkerService
 from headrace.telemetry.metrics import WorkerMetrics
-from headrace.transfer.carrier import MakeCarrier, Side, TransferReport, TransferStatus
+from headrace.transfer.carrier import CarrierHealth, MakeCarrier, Side, TransferReport, TransferStatus
 from headrace.worker.identity import Identity
 from headrace.worker.service import Worker
 
@@ -137,10 +137,12 @@ class Leg:
 
 
 class WaitingCarrier:
-    """A Carrier for one worker that moves nothing: every report waits for the test to make it."""
+    """A Carrier for one worker that moves nothing: every report waits for the test to make it. health: what the test
+    says it is."""
 
-    def __init__(self, pages: PagePort, report: Callable[[TransferReport], None]) -> None:
+    def __init__(self, pages: PagePort, report: Callable[[TransferReport], None], slabs: int) -> None:
         self.address = "waiting:1"
+        self.health = CarrierHealth(slabs, 0, 0)
         self.received: dict[bytes, Leg] = {}
         self.sent: dict[bytes, Leg] = {}
         self.cancelled: list[bytes] = []
@@ -311,12 +313,13 @@ async def served(
     metrics: WorkerMetrics | None = None,
     grace_s: float = 0.0,
     stall_s: float = 60.0,
+    slabs: int = 64,
 ) -> AsyncIterator[Serving]:
-    """A worker from start to stop; its pool is recounted when it has stopped."""
+    """A worker from start to stop; its pool is recounted when it has stopped. slabs: of the carrier that waits."""
     made: list[WaitingCarrier] = []
 
     def waiting(pages: PagePort, report: Callable[[TransferReport], None]) -> WaitingCarrier:
-        made.append(WaitingCarrier(pages, report))
+        made.append(WaitingCarrier(pages, report, slabs))
         return made[0]
 
     published: list[tuple[tuple[bytes, ...], tuple[bytes, ...]]] = []

@@ -28,12 +28,14 @@ from headrace.prefix.redis_index import RedisIndex
 from headrace.roster.lease import Lease
 from headrace.roster.redis_roster import RedisRoster
 from headrace.rpc.server import Server, serve
+from headrace.store.address import without_secrets
 from headrace.store.connection import Store
 from headrace.telemetry.exposition import expose
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import TransferReport
 from headrace.transfer.factory import make_link
 from headrace.transfer.link import LinkFactory
+from headrace.transfer.site import TransferOptions
 from headrace.transfer.thread import TransferThread
 from headrace.worker.identity import Identity
 from headrace.worker.service import Worker
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _SERVER_GRACE_S = 1.0
+_JOIN_S = 3.0
+_LEAST_SLABS = 64
+_MOST_SLABS = 256
 _CRIPPLED = 1
 
 
@@ -71,10 +76,11 @@ async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
         closing.push_async_callback(store.close)
         publisher = Publisher(RedisIndex(store, fleet=config.fleet), ref, ttl_s=config.lease_ttl_s)
         worker, info, server = await _serve(config, identity, engine, link, publisher=publisher, closing=closing)
-        kept.append(_keep(closing, "lease", _lease(config, store, info, publisher).run()))
+        lease = _lease(config, store, info, publisher)
+        kept.append(_keep(closing, "lease", lease.run()))
         kept.append(_keep(closing, "publisher", publisher.run()))
-        kept.append(_keep(closing, "watchdog", worker.watch(server.set_ready)))
-        announce.ready(worker=ref.worker, incarnation=ref.incarnation, role=config.role, address=info.address)
+        closing.push_async_callback(retire, worker, server, config.drain_s)
+        kept.append(_keep(closing, "readiness", _be_ready(worker, server, lease, info, without_secrets(redis_url))))
         return await until_over(stop, worker.failed, kept)
 
 
@@ -118,12 +124,14 @@ async def _serve(
     publisher: Publisher,
     closing: AsyncExitStack,
 ) -> tuple[Worker, WorkerInfo, Server]:
-    """The worker behind its gRPC port. Closing ends the worker first, so that routers hear how their jobs ended."""
+    """The worker behind its gRPC port, not ready yet. Closing ends the worker first: routers hear its last words."""
     metrics = WorkerMetrics()
     closing.callback(expose(config.host, config.metrics_port, metrics.registry))
 
     def make_carrier(pages: PagePort, report: Callable[[TransferReport], None]) -> TransferThread:
-        return TransferThread(link, pages, report, metrics.transfer)
+        return TransferThread(
+            link, pages, report, metrics.transfer, slabs_for(config.max_num_seqs), on_broken=worker.link_broke
+        )
 
     token = config.worker_token.get_secret_value()
     worker = Worker(
@@ -143,9 +151,40 @@ async def _serve(
         raise
     closing.push_async_callback(server.stop, _SERVER_GRACE_S)
     closing.push_async_callback(worker.stop, config.drain_s)
-    info = worker.announce(f"{_reached_at(config)}:{server.port}")
-    await server.set_ready(True)
-    return worker, info, server
+    return worker, worker.announce(f"{_reached_at(config)}:{server.port}"), server
+
+
+def slabs_for(max_jobs: int) -> TransferOptions:
+    """A slab for each transfer that a worker of so many jobs may have under way, within reason: credits end there."""
+    slabs = min(max(max_jobs, _LEAST_SLABS), _MOST_SLABS)
+    return TransferOptions(send_slabs=slabs, receive_slabs=slabs)
+
+
+async def _be_ready(worker: Worker, server: Server, lease: Lease, info: WorkerInfo, redis: str) -> None:
+    """Say that the worker is ready once routers can know of it, then whenever that changes, until cancelled.
+
+    It waits for a Redis that is away and does not end: what it loaded stays loaded, and a fleet that restarts during
+    an outage comes back with Redis and not a restart later (I7).
+    """
+    try:
+        async with asyncio.timeout(_JOIN_S):
+            await lease.joined()
+    except TimeoutError:
+        sentence = f"not ready: waiting for Redis at {redis} to take its lease"
+        log.warning("worker.waiting", reason=sentence, remedy="Start that Redis or correct --redis-url.")
+        await lease.joined()
+    await server.set_ready(worker.ready)
+    ref = info.ref
+    log.info("worker.ready", worker=str(ref), role=info.role.value)
+    announce.ready(worker=ref.worker, incarnation=ref.incarnation, role=info.role.value, address=info.address)
+    await worker.watch(server.set_ready)
+
+
+async def retire(worker: Worker, server: Server, drain_s: float) -> None:
+    """What comes before the lease is left and the server stops: whoever asks for readiness sends nothing more, then
+    routers hear it, then the jobs end."""
+    await server.set_ready(False)
+    await worker.retire(drain_s)
 
 
 def _reached_at(config: WorkerConfig) -> str:

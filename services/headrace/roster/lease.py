@@ -22,7 +22,8 @@ class Lease:
     """`run` takes the lease, renews it, and gives it back when cancelled.
 
     A roster that is away, or a later life that holds the lease, ends nothing: the worker goes on serving the
-    routers it is attached to, and the lease is taken when it can be.
+    routers it is attached to, and the lease is taken when it can be. Until it was taken once nobody knows of the
+    worker.
     """
 
     def __init__(
@@ -43,11 +44,16 @@ class Lease:
         self._ttl_s = ttl_s
         self._every_s = every_s
         self._state = "new"
+        self._joined = asyncio.Event()
 
     @property
     def held(self) -> bool:
         """Whether the last renewal succeeded."""
         return self._state == "held"
+
+    async def joined(self) -> None:
+        """Return once the lease was held for the first time."""
+        await self._joined.wait()
 
     async def run(self) -> None:
         """Until cancelled. Leaving is bounded in time; if it fails the lease expires by itself."""
@@ -67,6 +73,8 @@ class Lease:
             self._note("lost")
             return
         self._note("held" if held else "superseded")
+        if held:
+            self._joined.set()
 
     async def _leave(self) -> None:
         try:

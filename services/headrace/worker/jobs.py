@@ -1,23 +1,23 @@
-"""Legs: the jobs of this worker, each in one explicit state from submit to gone.
+"""Leg: one job of this worker, in one explicit state from submit to gone.
 
 Owns the states, the table of legal moves, and what all kinds of job share: the deadline, the one ending, the way
 out. It knows no streams and no threads; every method runs on the event loop. What a kind does between its
-admission and its end is in `local`, `handover` and `intake`.
+admission and its end is in `local`, `handover` and `intake`; which legs there are is in `legs`.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
 import structlog
 
 from headrace.core.errors import DeadlineExceeded, HeadraceError, InternalError, Overloaded
-from headrace.core.jobs import Busy, Ending, Job, JobKey, Outcome
+from headrace.core.jobs import Busy, Ending, Job, JobKey, JobKind, Outcome
 from headrace.engine.engine import Admission, Engine, Finished, Progress, Sampled
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import Carrier, TransferReport
+from headrace.worker.legs import Legs
 from headrace.worker.loop import EngineLoop, Pending
 from headrace.worker.outbox import Outbox
 from headrace.worker.tickets import TicketOffice
@@ -30,6 +30,7 @@ RETRY_AFTER_S = 0.25
 class State(Enum):
     """Where a job stands. After its ending was told it is REMOVING, DRAINING or GONE, never back."""
 
+    WAITING = "waiting"  # an older attempt at its request still holds something here
     ADDING = "adding"  # before the engine
     RECEIVING = "receiving"  # decode: pages on their way, or all here and not yet activated
     RUNNING = "running"  # in the engine's batches
@@ -42,6 +43,7 @@ class State(Enum):
 _OUT = frozenset({State.DRAINING, State.REMOVING})
 
 MOVES: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.ADDING, State.GONE}),
     State.ADDING: frozenset({State.RECEIVING, State.RUNNING, State.REMOVING, State.GONE}),
     State.RECEIVING: _OUT | {State.RUNNING},
     State.RUNNING: _OUT | {State.SENDING},
@@ -50,48 +52,6 @@ MOVES: dict[State, frozenset[State]] = {
     State.REMOVING: frozenset({State.GONE}),
     State.GONE: frozenset(),
 }
-
-
-class Legs:
-    """The jobs that still hold something here. A job leaves when it is GONE."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[JobKey, Leg] = {}
-        self._by_transfer: dict[bytes, Leg] = {}
-        self._empty = asyncio.Event()
-        self._empty.set()
-
-    def __len__(self) -> int:
-        return len(self._by_key)
-
-    def __iter__(self) -> Iterator["Leg"]:
-        return iter(tuple(self._by_key.values()))
-
-    def find(self, key: JobKey) -> "Leg | None":
-        return self._by_key.get(key)
-
-    def sending_or_receiving(self, transfer: bytes) -> "Leg | None":
-        return self._by_transfer.get(transfer)
-
-    def put(self, leg: "Leg") -> None:
-        assert leg.key not in self._by_key
-        self._by_key[leg.key] = leg
-        self._empty.clear()
-
-    def drop(self, leg: "Leg") -> None:
-        del self._by_key[leg.key]
-        if not self._by_key:
-            self._empty.set()
-
-    def bind(self, transfer: bytes, leg: "Leg") -> None:
-        self._by_transfer[transfer] = leg
-
-    def unbind(self, transfer: bytes) -> None:
-        del self._by_transfer[transfer]
-
-    async def empty(self) -> None:
-        """Return once there is no job left."""
-        await self._empty.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +74,7 @@ class Leg(ABC):
     def __init__(self, job: Job, outbox: Outbox, station: Station) -> None:
         self.job = job
         self.outbox = outbox
-        self.state = State.ADDING
+        self.state = State.WAITING
         self.outcome: Outcome | None = None
         self._station = station
         self._transfer: bytes | None = None
@@ -130,16 +90,28 @@ class Leg(ABC):
     def key(self) -> JobKey:
         return self.job.key
 
+    @property
+    def needs_link(self) -> bool:
+        """A transfer of its pages is under way or to come."""
+        to_come = self.job.kind is not JobKind.LOCAL and self.state in (State.WAITING, State.ADDING)
+        return to_come or self._transfer is not None
+
     def begin(self) -> None:
-        """Check the job and put it before the engine."""
-        self._station.legs.put(self)
-        log.info("job.begin", job=str(self.key), kind=self.job.kind.value, tokens=len(self.job.tokens))
+        """Check the job and put it before the engine, as soon as no older attempt at its request holds anything."""
+        first = self._station.legs.put(self)
+        log.info("job.begin", job=str(self.key), kind=self.job.kind.value, tokens=len(self.job.tokens), waits=not first)
         try:
             self._check()
         except HeadraceError as error:
             self.end(Outcome.FAILED, error)
         else:
-            self._adding = self._station.engine.call(self._add, self._added)
+            if first:
+                self.proceed()
+
+    def proceed(self) -> None:
+        """Nothing of an older attempt is left here, and what that one had verified is in the prefix cache."""
+        self._move(State.ADDING)
+        self._adding = self._station.engine.call(self._add, self._added)
 
     def sampled(self, sampled: Sampled) -> None:
         """The engine sampled a token."""
@@ -189,7 +161,9 @@ class Leg(ABC):
         self.outbox.ending(Ending(self.key, outcome, error))
         self._station.metrics.jobs.labels(self.job.kind.value, outcome.value).inc()
         self._log_end(outcome, error)
-        if self._transfer is None:
+        if self.state is State.WAITING:
+            self._leave()
+        elif self._transfer is None:
             self._remove()
         else:
             self._move(State.DRAINING)
@@ -224,8 +198,7 @@ class Leg(ABC):
         self._deadline.cancel()
         self.outbox.reply(Busy(self.key, error.retry_after_s or RETRY_AFTER_S))
         log.info("job.refuse", job=str(self.key), kind=self.job.kind.value)
-        self._move(State.GONE)
-        self._station.legs.drop(self)
+        self._leave()
 
     def _open(self, transfer: bytes) -> None:
         self._transfer = transfer
@@ -259,6 +232,9 @@ class Leg(ABC):
 
     def _removed(self, _: HeadraceError | None) -> None:
         """The pages are back, or died with the engine."""
+        self._leave()
+
+    def _leave(self) -> None:
         self._move(State.GONE)
         self._station.legs.drop(self)
 

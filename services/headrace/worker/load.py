@@ -7,15 +7,17 @@ from headrace.engine.engine import StepOutput
 from headrace.telemetry.metrics import WorkerMetrics
 
 
-def with_credits(load: Load, *, live: int, max_jobs: int, blocks_per_job: float, open: bool) -> Load:
-    """`load` with its credits: as many jobs as find both a slot and pages.
+def with_credits(load: Load, *, live: int, max_jobs: int, blocks_per_job: float, free_slabs: int, open: bool) -> Load:
+    """`load` with its credits: as many jobs as find a slot, pages and a staging slab.
 
-    live: jobs that still hold something. blocks_per_job: what a job needs, as far as the last ones tell. An
-    empty worker always has one credit: what cannot fit even there must be refused, not waited for.
+    live: jobs that still hold something. blocks_per_job: what a job needs, as far as the last ones tell. free_slabs:
+    those that no transfer under way has a claim to; with fewer slabs than transfers on both sides, two workers could
+    wait for each other. An empty worker has one credit whatever pages are free: what cannot fit even there must be
+    refused, not waited for. Slabs come back by themselves, so for them it waits.
     """
     if not open:
         return replace(load, credits=0)
-    slots = max_jobs - live
+    slots = min(max_jobs - live, free_slabs)
     by_pages = int(load.free_blocks / max(1.0, blocks_per_job))
     floor = 0 if live else 1
     return replace(load, credits=max(0, min(slots, max(floor, by_pages))))

@@ -1,52 +1,36 @@
 """Worker: one model replica in service. Puts engine, carrier and routers' streams together.
 
 Owns the worker's life (start, ready, draining, failed, stopped), its attachments and its load. It knows no Redis,
-no HTTP and no other worker beyond a ticket. What becomes of a job is in `jobs` and the three kinds beside it.
+no HTTP and no other worker beyond a ticket. What routers say is done in `reception`; what becomes of a job is in
+`jobs` and the three kinds beside it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 import structlog
 
-from headrace.core.blocks import blocks_for
-from headrace.core.errors import HeadraceError, InvalidRequest, Unavailable, WorkerLost
+from headrace.core.errors import HeadraceError, Unavailable, WorkerLost
 from headrace.core.fleet import Load, WorkerInfo
-from headrace.core.jobs import (
-    Abort,
-    Activate,
-    Busy,
-    Command,
-    Ending,
-    Hello,
-    Job,
-    JobKey,
-    JobKind,
-    Outcome,
-    Report,
-    Submit,
-    Welcome,
-)
+from headrace.core.jobs import Command, JobKey, Outcome, Report, Welcome
 from headrace.engine.engine import Engine, StepOutput
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import MakeCarrier, TransferReport
 from headrace.worker.greeting import greet
-from headrace.worker.handover import HandoverLeg
 from headrace.worker.identity import Identity
-from headrace.worker.intake import IntakeLeg
-from headrace.worker.jobs import RETRY_AFTER_S, Leg, Legs, Station
+from headrace.worker.jobs import Leg, Station
+from headrace.worker.legs import Legs
 from headrace.worker.load import JobSize, observe, with_credits
-from headrace.worker.local import LocalLeg
 from headrace.worker.loop import EngineLoop
 from headrace.worker.outbox import Outbox
+from headrace.worker.reception import Reception
+from headrace.worker.retirement import retire
 from headrace.worker.tickets import TicketOffice
 from headrace.worker.watchdog import Watchdog
 
 log = structlog.get_logger()
 
-_LEGS: dict[JobKind, type[Leg]] = {JobKind.PREFILL: HandoverLeg, JobKind.DECODE: IntakeLeg, JobKind.LOCAL: LocalLeg}
-_RELEASE_S = 10.0
 _CLOSE_S = 10.0
 
 Publish = Callable[[tuple[bytes, ...], tuple[bytes, ...]], None]
@@ -57,8 +41,8 @@ class Worker:
 
     make_carrier: called once, by `start`. token: what routers must say, empty for none. publish: told on the event
     loop which hashes the prefix cache gained and lost; returns at once. check_after_s, stall_s: EngineLoop, Watchdog.
-    Life: start -> announce -> attach ... -> [drain] -> stop. When `failed` resolves the worker is of no more use:
-    stop it and end the process.
+    Life: start -> announce -> attach ... -> [drain] -> [retire] -> stop. When `failed` resolves the worker is of no
+    more use: stop it and end the process.
     """
 
     def __init__(
@@ -85,6 +69,8 @@ class Worker:
         self._engine_load = Load(free_blocks=engine.info.num_blocks, total_blocks=engine.info.num_blocks)
         self._outboxes: set[Outbox] = set()
         self._draining = False
+        self._retired = False
+        self._fatal: HeadraceError | None = None
         self._info: WorkerInfo | None = None
 
     async def start(self) -> None:
@@ -93,6 +79,7 @@ class Worker:
         self.failed: asyncio.Future[BaseException] = self._event_loop.create_future()
         self._carrier = self._make_carrier(self._engine.pages, self._on_report)
         await asyncio.to_thread(self._carrier.start)
+        self._slabs = self._carrier.health.free_slabs  # nothing is under way yet
         self._engine_loop = EngineLoop(
             self._engine,
             on_step=self._on_step,
@@ -103,16 +90,22 @@ class Worker:
         )
         info = self._engine.info
         who = self._identity
-        tickets = TicketOffice(who.ref, info.model_digest, info.layout, who.link, self._carrier.address)
+        tickets = TicketOffice(who.ref, info.model_digest, info.layout, who.link, lambda: self._carrier.address)
         self._legs = Legs()
-        self._station = Station(self._engine_loop, self._carrier, tickets, self._metrics, self._legs)
+        self._reception = Reception(
+            Station(self._engine_loop, self._carrier, tickets, self._metrics, self._legs),
+            self._size,
+            info.layout.block_tokens,
+            taking=lambda: not (self._draining or self._watchdog.obstacle),
+            fatal=lambda: self._fatal,
+        )
         self._engine_loop.start()
 
     def announce(self, address: str) -> WorkerInfo:
         """Routers reach this worker at `address`; attachments are taken from now on. Returns what the lease says."""
         who = self._identity
         self._info = who.info(self._engine.info, address, self._carrier.address)
-        log.info("worker.ready", worker=str(who.ref), role=who.role.value, address=address)
+        log.info("worker.serving", worker=str(who.ref), role=who.role.value, address=address)
         return self._info
 
     @property
@@ -127,18 +120,27 @@ class Worker:
             self._tell_load(settled=True)
             await tell(self.ready)
 
-        await self._watchdog.run(lambda: self._engine_loop.busy_s, changed)
+        def busy_s() -> float:
+            self._tell_load(settled=False)  # peers let go of slabs without a step here
+            return self._engine_loop.busy_s
+
+        await self._watchdog.run(busy_s, changed)
 
     @property
     def load(self) -> Load:
-        obstacle = self._watchdog.obstacle
+        quarantined = self._carrier.health.quarantined_slabs
         return with_credits(
-            replace(self._engine_load, unready=obstacle) if obstacle else self._engine_load,
+            replace(self._engine_load, quarantined_slabs=quarantined, unready=self._watchdog.obstacle),
             live=len(self._legs),
             max_jobs=self._engine.info.max_jobs,
             blocks_per_job=self._size.blocks,
+            free_slabs=self._slabs - quarantined - self._legs.transfers,
             open=self.ready,
         )
+
+    def link_broke(self, error: Exception) -> None:
+        """The carrier cannot repair its link: the worker has failed. Called on any thread."""
+        self._event_loop.call_soon_threadsafe(self._on_broken_link, error)
 
     def drain(self) -> None:
         """Take no new jobs; those that run go on."""
@@ -151,15 +153,17 @@ class Worker:
         """Return once no job holds anything here."""
         await self._legs.empty()
 
-    async def stop(self, grace_s: float) -> None:
-        """Drain for at most `grace_s`, end what still runs, and close everything that `start` opened."""
+    async def retire(self, grace_s: float) -> None:
+        """Drain for at most `grace_s`, then end what still runs. Routers stay attached and hear how each job ended."""
         self.drain()
+        if not self._retired:
+            self._retired = True
+            await retire(self._legs, grace_s, Unavailable("The worker stopped before the job was done."))
+
+    async def stop(self, grace_s: float) -> None:
+        """Retire, unless it has, and close everything that `start` opened."""
         try:
-            if not await self._empty_within(grace_s):
-                for leg in self._legs:
-                    leg.end(Outcome.FAILED, Unavailable("The worker stopped before the job was done."))
-                if not await self._empty_within(_RELEASE_S):
-                    log.error("worker.unreleased", jobs=len(self._legs))
+            await self.retire(grace_s)
         finally:
             for outbox in tuple(self._outboxes):
                 outbox.close()
@@ -172,7 +176,7 @@ class Worker:
         outbox = Outbox(await greet(commands, self._token), self.load)
         self._outboxes.add(outbox)
         log.info("router.attach", router=outbox.router)
-        reader = asyncio.create_task(self._serve(commands, outbox), name=f"attachment of {outbox.router}")
+        reader = asyncio.create_task(self._reception.serve(commands, outbox), name=f"attachment of {outbox.router}")
         try:
             yield Welcome(info, self.load)
             while reports := await outbox.take():
@@ -193,60 +197,6 @@ class Worker:
         if self._info is None:
             raise Unavailable("The worker is still starting.")
         return self._info
-
-    async def _serve(self, commands: AsyncIterator[Command], outbox: Outbox) -> None:
-        """Do what the router says until its stream ends; then none of its jobs is wanted any more."""
-        try:
-            async for command in commands:
-                self._obey(command, outbox)
-                if outbox.closed:
-                    break
-        finally:
-            for leg in self._legs:
-                if leg.outbox is outbox:
-                    leg.end(Outcome.ABORTED)
-            outbox.close()
-
-    def _obey(self, command: Command, outbox: Outbox) -> None:
-        match command:
-            case Submit(job):
-                self._submit(job, outbox)
-            case Activate(key, first_token):
-                if leg := self._find(key, outbox):
-                    leg.activate(first_token)
-            case Abort(key):
-                if leg := self._find(key, outbox):
-                    leg.end(Outcome.ABORTED)
-            case Hello():
-                raise InvalidRequest("Hello comes once, as the first command.")
-
-    def _find(self, key: JobKey, outbox: Outbox) -> Leg | None:
-        """The router's own job of that key; another router's is none of its business."""
-        leg = self._legs.find(key)
-        return leg if leg is not None and leg.outbox is outbox else None
-
-    def _submit(self, job: Job, outbox: Outbox) -> None:
-        live = self._legs.find(job.key)
-        if live is not None and live.outcome is None:
-            self._refuse_duplicate(job, outbox, live)
-        elif self.failed.done():
-            self._reject(job, outbox, _dead())
-        elif self._draining or self._watchdog.obstacle or live is not None:
-            outbox.reply(Busy(job.key, RETRY_AFTER_S))
-        else:
-            self._size.see(blocks_for(len(job.tokens), self._engine.info.layout.block_tokens))
-            _LEGS[job.kind](job, outbox, self._station).begin()
-
-    def _refuse_duplicate(self, job: Job, outbox: Outbox, live: Leg) -> None:
-        if live.outbox is outbox:  # an ending would speak for the job that lives
-            log.warning("job.duplicate", job=str(job.key), router=outbox.router)
-        else:
-            self._reject(job, outbox, InvalidRequest(f"Job {job.key} is already here for another router."))
-
-    def _reject(self, job: Job, outbox: Outbox, error: HeadraceError) -> None:
-        self._metrics.jobs.labels(job.kind.value, Outcome.FAILED.value).inc()
-        outbox.ending(Ending(job.key, Outcome.FAILED, error))
-        log.warning("job.reject", job=str(job.key), error=error.kind.code)
 
     def _on_step(self, output: StepOutput) -> None:
         for sampled in output.sampled:
@@ -281,21 +231,22 @@ class Worker:
     def _close_transfer(self, report: TransferReport) -> None:
         if leg := self._legs.sending_or_receiving(report.transfer):
             leg.transfer_closed(report)
+            self._tell_load(settled=False)
 
     def _on_failure(self, error: BaseException) -> None:
-        self.failed.set_result(error)
-        for leg in self._legs:
-            leg.end(Outcome.FAILED, _dead())
+        self._fail(error, WorkerLost("The worker's engine died.", remedy="The worker restarts; try again."), self._legs)
+
+    def _on_broken_link(self, error: Exception) -> None:
+        """Jobs that need no transfer any more are still the engine's to finish."""
+        if self._fatal is None:
+            fatal = Unavailable("The worker's transfer link broke.", remedy="The worker restarts; try again.")
+            self._fail(error, fatal, [leg for leg in self._legs if leg.needs_link])
+
+    def _fail(self, cause: BaseException, fatal: HeadraceError, hit: Iterable[Leg]) -> None:
+        """Take nothing more, and end the jobs that cannot go on."""
+        self._fatal = fatal
+        if not self.failed.done():
+            self.failed.set_result(cause)
+        for leg in hit:
+            leg.end(Outcome.FAILED, fatal)
         self._tell_load(settled=True)
-
-    async def _empty_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._legs.empty()
-        except TimeoutError:
-            return False
-        return True
-
-
-def _dead() -> WorkerLost:
-    return WorkerLost("The worker's engine died.", remedy="The worker restarts; try again.")

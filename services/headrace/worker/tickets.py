@@ -5,6 +5,7 @@ Owns the names of transfers: never reused, and different in every incarnation (I
 
 import itertools
 import secrets
+from collections.abc import Callable
 
 from headrace.core.blocks import blocks_for
 from headrace.core.errors import InvalidRequest
@@ -19,9 +20,12 @@ _SECRET_BYTES = 16
 
 
 class TicketOffice:
-    """The tickets of one incarnation. address: its data address, for the link named `link`."""
+    """The tickets of one incarnation. address: what its data address is now, for the link named `link`; one that had
+    to be opened again has another."""
 
-    def __init__(self, ref: WorkerRef, model_digest: bytes, layout: KvLayout, link: str, address: str) -> None:
+    def __init__(
+        self, ref: WorkerRef, model_digest: bytes, layout: KvLayout, link: str, address: Callable[[], str]
+    ) -> None:
         self._ref = ref
         self._model_digest = model_digest
         self._layout = layout
@@ -46,7 +50,7 @@ class TicketOffice:
             block_count=self._blocks(job) - first,
             unit_blocks=UNIT_BLOCKS,
             link=self._link,
-            address=self._address,
+            address=self._address(),
         )
 
     def check(self, job: Job, ticket: Ticket) -> None:

@@ -101,6 +101,24 @@ async def test_leaving_while_everything_is_away_ends_in_time(roster: MemoryRoste
     assert not companion.left
 
 
+async def test_it_has_joined_once_the_lease_was_held_and_from_then_on(
+    roster: MemoryRoster, companion: Companion
+) -> None:
+    companion.away = True
+    async with running(roster, companion) as lease:
+        joined = asyncio.create_task(lease.joined())
+        await eventually(lambda: lease._state == "lost")
+        assert not joined.done()
+        companion.away = False
+        async with asyncio.timeout(10):
+            await joined
+        companion.away = True
+        await eventually(lambda: not lease.held)
+        async with asyncio.timeout(10):
+            await lease.joined()
+        companion.away = False
+
+
 async def test_a_superseded_worker_waits_for_the_lease(roster: MemoryRoster, companion: Companion) -> None:
     later = replace(INFO, ref=WorkerRef("w", "2"))
     async with running(roster, companion) as lease:

@@ -14,17 +14,18 @@ from headrace.worker.load import JobSize, observe, with_credits
     live=st.integers(0, 80),
     max_jobs=st.integers(1, 64),
     size=st.floats(0, 500),
+    slabs=st.integers(-4, 100),
     open=st.booleans(),
 )
-def test_credits_stay_in_bounds(free: int, live: int, max_jobs: int, size: float, open: bool) -> None:
+def test_credits_stay_in_bounds(*, free: int, live: int, max_jobs: int, size: float, slabs: int, open: bool) -> None:
     load = Load(free_blocks=free, total_blocks=1000, running=3)
-    told = with_credits(load, live=live, max_jobs=max_jobs, blocks_per_job=size, open=open)
-    assert 0 <= told.credits <= max(0, max_jobs - live)
+    told = with_credits(load, live=live, max_jobs=max_jobs, blocks_per_job=size, free_slabs=slabs, open=open)
+    assert 0 <= told.credits <= max(0, min(max_jobs - live, slabs))
     assert (told.running, told.free_blocks) == (3, free)
     if not open:
         assert told.credits == 0
     elif live == 0:
-        assert told.credits >= 1
+        assert told.credits >= 1 or slabs < 1
     elif told.credits:
         assert told.credits * size <= free or size < 1
 

@@ -1,5 +1,6 @@
 """Tickets are never written twice, and which blocks are ready follows from what is computed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,8 +19,8 @@ HERE, PEER = WorkerRef("here", "life"), WorkerRef("peer", "life")
 LAYOUT = KvLayout(2, 2, 8, 16, "float32")
 
 
-def office(page: int = 16) -> TicketOffice:
-    return TicketOffice(HERE, b"digest", replace(LAYOUT, block_tokens=page), "tcp", "127.0.0.1:9")
+def office(page: int = 16, address: Callable[[], str] = lambda: "127.0.0.1:9") -> TicketOffice:
+    return TicketOffice(HERE, b"digest", replace(LAYOUT, block_tokens=page), "tcp", address)
 
 
 def decode_job(tokens: int) -> Job:
@@ -33,6 +34,12 @@ def test_every_ticket_is_another_and_every_incarnation_too() -> None:
     assert len({ticket.secret for ticket in tickets}) == 3
     assert tickets[0].transfer[:8] == tickets[1].transfer[:8] != tickets[2].transfer[:8]
     assert {(len(ticket.transfer), len(ticket.secret)) for ticket in tickets} == {(16, 16)}
+
+
+def test_a_ticket_names_the_address_of_the_link_that_is_open_now() -> None:
+    addresses = iter(("127.0.0.1:9", "127.0.0.1:10"))
+    here = office(address=lambda: next(addresses))
+    assert [here.write(decode_job(40), PEER, 0).address for _ in range(2)] == ["127.0.0.1:9", "127.0.0.1:10"]
 
 
 @given(tokens=st.integers(1, 200), page=st.sampled_from((16, 32, 48)), data=st.data())

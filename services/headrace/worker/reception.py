@@ -1,0 +1,121 @@
+"""Reception: does what routers say. Which jobs are taken, which give way to a newer one, which are none of theirs.
+
+Owns the reading of one router's commands. It knows the worker's state only by the two questions it may ask, and
+nothing of what becomes of a job that was taken.
+"""
+
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+
+from headrace.core.blocks import blocks_for
+from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.jobs import Abort, Activate, Busy, Command, Ending, Hello, Job, JobKey, JobKind, Outcome, Submit
+from headrace.worker.handover import HandoverLeg
+from headrace.worker.intake import IntakeLeg
+from headrace.worker.jobs import RETRY_AFTER_S, Leg, Station
+from headrace.worker.load import JobSize
+from headrace.worker.local import LocalLeg
+from headrace.worker.outbox import Outbox
+
+log = structlog.get_logger()
+
+_LEGS: dict[JobKind, type[Leg]] = {JobKind.PREFILL: HandoverLeg, JobKind.DECODE: IntakeLeg, JobKind.LOCAL: LocalLeg}
+
+
+class Reception:
+    """taking: whether new jobs are taken now. fatal: why none ever will be again, None while that is not so.
+
+    Of one request a worker runs one job: what is submitted last counts, whichever router says so, because a router
+    tries again only when it has given the older attempt up, and another one only when the first was. The newer job
+    begins when the older one's pages are let go, so that those already verified count as resident for it.
+    """
+
+    def __init__(
+        self,
+        station: Station,
+        size: JobSize,
+        block_tokens: int,
+        *,
+        taking: Callable[[], bool],
+        fatal: Callable[[], HeadraceError | None],
+    ) -> None:
+        self._station = station
+        self._size = size
+        self._block_tokens = block_tokens
+        self._taking = taking
+        self._fatal = fatal
+
+    async def serve(self, commands: AsyncIterator[Command], outbox: Outbox) -> None:
+        """Do what the router says until its stream ends; then none of its jobs is wanted any more."""
+        try:
+            async for command in commands:
+                self._obey(command, outbox)
+                if outbox.closed:
+                    break
+        finally:
+            for leg in self._station.legs:
+                if leg.outbox is outbox:
+                    leg.end(Outcome.ABORTED)
+            outbox.close()
+
+    def _obey(self, command: Command, outbox: Outbox) -> None:
+        match command:
+            case Submit(job):
+                self._submit(job, outbox)
+            case Activate(key, first_token):
+                if leg := self._find(key, outbox):
+                    leg.activate(first_token)
+            case Abort(key):
+                if leg := self._find(key, outbox):
+                    leg.end(Outcome.ABORTED)
+            case Hello():
+                raise InvalidRequest("Hello comes once, as the first command.")
+
+    def _find(self, key: JobKey, outbox: Outbox) -> Leg | None:
+        """The router's own job of that key; another router's is none of its business."""
+        return next((leg for leg in self._station.legs.of(key.request) if _is(leg, key, outbox)), None)
+
+    def _submit(self, job: Job, outbox: Outbox) -> None:
+        live = self._find(job.key, outbox)
+        if live is not None and live.outcome is None:
+            # An ending would speak for the job that lives.
+            log.warning("job.duplicate", job=str(job.key), router=outbox.router)
+        elif error := self._fatal():
+            self._reject(job, outbox, error)
+        elif live is not None or not self._taking():
+            outbox.reply(Busy(job.key, RETRY_AFTER_S))
+        else:
+            self._begin(job, outbox)
+
+    def _begin(self, job: Job, outbox: Outbox) -> None:
+        for older in self._station.legs.of(job.key.request):
+            _supersede(older, outbox)
+        self._size.see(blocks_for(len(job.tokens), self._block_tokens))
+        _LEGS[job.kind](job, outbox, self._station).begin()
+
+    def _reject(self, job: Job, outbox: Outbox, error: HeadraceError) -> None:
+        self._station.metrics.jobs.labels(job.kind.value, Outcome.FAILED.value).inc()
+        outbox.ending(Ending(job.key, Outcome.FAILED, error))
+        log.warning("job.reject", job=str(job.key), error=error.kind.code)
+
+
+def _is(leg: Leg, key: JobKey, outbox: Outbox) -> bool:
+    return leg.key == key and leg.outbox is outbox
+
+
+def _supersede(older: Leg, outbox: Outbox) -> None:
+    """End an attempt that a newer one replaces. Its own router knows; another one must not try again against it."""
+    if older.outcome is not None:
+        return
+    log.info("job.superseded", job=str(older.key), router=older.outbox.router, by=outbox.router)
+    if older.outbox.router == outbox.router:
+        older.end(Outcome.ABORTED)
+    else:
+        older.end(
+            Outcome.FAILED,
+            InvalidRequest(
+                f"Another router has taken up the request {older.key.request!r}.",
+                remedy="Its answer comes from there; give each request its own id.",
+            ),
+        )
