@@ -1,6 +1,7 @@
 """One standing `Attach` stream to one worker incarnation: commands out, reports to the legs they are about.
 
-When the stream breaks, every job on it is lost at once. Knows no routes and does not reconnect.
+When the stream breaks, every job on it is lost at once; whether the worker is, is known later. Knows no routes and
+does not reconnect.
 """
 
 import asyncio
@@ -26,9 +27,10 @@ from headrace.core.jobs import (
     TokenEvent,
     Welcome,
 )
+from headrace.router.absence import Absence
 from headrace.router.commands import CommandQueue
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Leg, Lost, Word
+from headrace.router.leg import Inbox, Leg, Lost, Unsent, Word
 from headrace.rpc.contracts import WorkerService
 
 log = structlog.get_logger()
@@ -45,10 +47,17 @@ class Attachment:
 
     was_welcomed: the last stream got as far as a welcome.
     on_load: called when the worker's load changed, on_change: when it was attached or lost.
+    back_s: how long it may be away before it counts as dead.
     """
 
     def __init__(
-        self, info: WorkerInfo, ledger: Ledger, on_load: Callable[[], None], on_change: Callable[[], None]
+        self,
+        info: WorkerInfo,
+        ledger: Ledger,
+        on_load: Callable[[], None],
+        on_change: Callable[[], None],
+        *,
+        back_s: float,
     ) -> None:
         self.info = info
         self._ledger = ledger
@@ -59,6 +68,9 @@ class Attachment:
         self._legs: dict[JobKey, Leg] = {}
         self._commands: CommandQueue | None = None
         self._connection: Connection | None = None
+        self._back_s = back_s
+        self._absence: Absence | None = None
+        self._left = False
         self.was_welcomed = False
 
     @property
@@ -83,6 +95,12 @@ class Attachment:
         self._commands.put(Submit(job))
         return leg
 
+    def gone(self) -> None:
+        """It will not be attached again."""
+        self._left = True
+        if self._absence is not None:
+            self._absence.gone()
+
     async def run(self, connection: Connection, hello: Hello, welcome_s: float) -> None:
         """Attach and serve reports until the stream breaks. Always raises; WorkerLost where the worker left."""
         self.was_welcomed = False
@@ -100,10 +118,15 @@ class Attachment:
 
     def _welcomed(self, welcome: Welcome, connection: Connection) -> None:
         if welcome.info.ref != self.info.ref:
+            if self._absence is not None:
+                self._absence.gone()
             raise Unavailable(f"{self.info.address} answers as {welcome.info.ref}, not as {self.info.ref}.")
         self.info = welcome.info
         self._load, self._draining, self._connection = welcome.load, False, connection
         self.was_welcomed = True
+        if self._absence is not None:
+            self._absence.back()
+            self._absence = None
         log.info("worker.attached", worker=str(self.info.ref), role=self.info.role.value, credits=welcome.load.credits)
         self._on_change()
 
@@ -139,15 +162,27 @@ class Attachment:
             self._legs.pop(key).ended.set()
 
     def _break(self) -> None:
-        was_attached, self._connection, self._commands = self.attached, None, None
+        commands, self._commands = self._commands, None
         self._load = Load()
+        if not self.attached:
+            return
+        self._connection = None
         legs, self._legs = self._legs, {}
-        lost = Lost(WorkerLost(f"Worker {self.info.ref} was lost while it held the request."))
-        for leg in legs.values():
-            leg.tell(lost)
-        if was_attached:
-            log.info("worker.detached", worker=str(self.info.ref), jobs=len(legs))
-            self._on_change()
+        lost = Lost(WorkerLost(f"Worker {self.info.ref} was lost while it held the request."), self._away())
+        unsent = Unsent(WorkerLost(f"Worker {self.info.ref} was lost before it got the request."))
+        kept_back: frozenset[JobKey] = frozenset() if commands is None else commands.unsent
+        for key, leg in legs.items():
+            leg.tell(unsent if key in kept_back else lost)
+        log.info("worker.detached", worker=str(self.info.ref), jobs=len(legs))
+        self._on_change()
+
+    def _away(self) -> Absence:
+        self._absence = absence = Absence(self.info.ref)
+        if self._left:
+            absence.gone()
+        else:
+            absence.expect(self._back_s)
+        return absence
 
 
 async def _first(reports: AsyncIterator[Report], welcome_s: float) -> Welcome:

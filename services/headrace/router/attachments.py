@@ -32,11 +32,15 @@ class Membership(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds. welcome_s: for connecting and the welcome. Waits between tries double from first_s to most_s."""
+    """Seconds. welcome_s: for connecting and the welcome. Waits between tries double from first_s to most_s.
+
+    back_s: after which a worker whose stream broke, and that is not attached again, counts as dead.
+    """
 
     welcome_s: float = 5.0
     first_s: float = 0.1
     most_s: float = 2.0
+    back_s: float = 2.0
 
 
 @dataclass(slots=True)
@@ -85,6 +89,8 @@ class Attachments:
         tasks = [kept.task for kept in self._kept.values()] + list(self._leaving)
         if self._follower is not None:
             tasks.append(self._follower)
+        for kept in self._kept.values():
+            kept.attachment.gone()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -134,9 +140,13 @@ class Attachments:
                 self._drop(ref, "replaced" if replaced else "lease ended")
         for ref, info in fitting.items():
             if ref not in self._kept:
-                attachment = Attachment(info, self._ledger, self._on_load, self._on_change)
-                self._kept[ref] = _Kept(attachment, asyncio.create_task(self._keep(ref), name=f"attach.{ref}"))
+                task = asyncio.create_task(self._keep(ref), name=f"attach.{ref}")
+                self._kept[ref] = _Kept(self._attachment(info), task)
         self._on_change()
+
+    def _attachment(self, info: WorkerInfo) -> Attachment:
+        patience = self._patience
+        return Attachment(info, self._ledger, self._on_load, self._on_change, back_s=patience.back_s)
 
     def _admissible(self, info: WorkerInfo) -> bool:
         reason = self._fits(info)
@@ -150,6 +160,7 @@ class Attachments:
     def _drop(self, ref: WorkerRef, why: str) -> None:
         kept = self._kept.pop(ref)
         log.info("worker.dropped", worker=str(ref), why=why)
+        kept.attachment.gone()
         self._leaving.add(kept.task)
         kept.task.add_done_callback(self._leaving.discard)
         kept.task.cancel()
@@ -167,6 +178,7 @@ class Attachments:
                 break
             await asyncio.sleep(delay)
             delay = min(2 * delay, self._patience.most_s)
+        kept.attachment.gone()
         if self._kept.get(ref) is kept:
             del self._kept[ref]
             self._ledger.forget(ref)

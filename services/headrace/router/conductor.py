@@ -21,7 +21,7 @@ from headrace.router.attempt import Attempt
 from headrace.router.deadly import Deadly
 from headrace.router.dispatch import Dispatch
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Lost, Notice
+from headrace.router.leg import Notice, Over
 from headrace.router.life import Life
 from headrace.router.models import Models
 from headrace.router.options import RouterOptions
@@ -105,7 +105,7 @@ class Conductor:
         error = Unavailable("The router is stopping and the request did not finish in time.", remedy="Try again.")
         self._admission.close(error)
         for run in self._runs.values():
-            run.inbox.put_nowait(Notice(None, Lost(error)))
+            run.inbox.put_nowait(Notice(None, Over(error)))
         if not await self._quiet(self._options.drain_s):
             log.warning("router.callers_left", requests=len(self._runs))
 
@@ -127,9 +127,8 @@ class Conductor:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.timeout_s
         run = Run(request, model, deadline, Life(request.id), Retries(self._budget))
-        late = DeadlineExceeded(f"The answer was not complete after {request.timeout_s:g} s.")
         # One timer a request: one for each word that it waits for would be two more operations a token.
-        run.alarm = loop.call_at(deadline, run.inbox.put_nowait, Notice(None, Lost(late)))
+        run.alarm = loop.call_at(deadline, run.inbox.put_nowait, Notice(None, Over(_late(request))))
         self._runs[request.id] = run
         self._idle.clear()
         return run
@@ -163,6 +162,8 @@ class Conductor:
 
     async def _open(self, run: Run) -> None:
         """Start the next attempt. A request that lost its worker is told so, if no other can take it."""
+        if run.routes:
+            await self._cleared(run)
         try:
             run.attempt = await self._dispatch.open(run)
         except Unavailable as error:
@@ -170,6 +171,14 @@ class Conductor:
                 raise WorkerLost(f"{run.retries.last.message} {error.message}", retry_after_s=1.0) from error
             raise
         run.attempt.start()
+
+    async def _cleared(self, run: Run) -> None:
+        """It is known that the request may meet another worker. Raises WorkerLost if too many died on it."""
+        try:
+            async with asyncio.timeout_at(run.deadline):
+                await run.retries.cleared()
+        except TimeoutError:
+            raise _late(run.request) from run.retries.last
 
     async def _hear(self, run: Run, attempt: Attempt) -> Notice:
         """The next word about the request. Raises AttemptFailed if no grant comes in time."""
@@ -184,7 +193,7 @@ class Conductor:
     def _take(self, run: Run, attempt: Attempt, notice: Notice) -> Chunk | None:
         """What a word means for the caller."""
         assert run.answer is not None
-        if notice.leg is None and isinstance(notice.word, Lost):
+        if isinstance(notice.word, Over):
             raise notice.word.error
         match attempt.take(notice):
             case FinishReason() as reason:
@@ -254,3 +263,7 @@ class Conductor:
         del self._runs[run.request.id]
         if not self._runs:
             self._idle.set()
+
+
+def _late(request: GenerateRequest) -> DeadlineExceeded:
+    return DeadlineExceeded(f"The answer was not complete after {request.timeout_s:g} s.")
