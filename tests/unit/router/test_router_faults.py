@@ -439,6 +439,18 @@ async def test_an_id_can_run_once_at_a_time() -> None:
         assert ids([chunk async for chunk in stream]) == expected(3, 6)[1:]
 
 
+async def test_two_routers_name_the_jobs_of_one_request_apart() -> None:
+    async with cluster(local=1) as one, cluster(local=1) as other:
+        keys = []
+        for toy in (one, other):
+            worker = toy.worker("l1")
+            worker.busy_times, worker.retry_after_s = 3, 0.001
+            assert ids(await collect(toy, ask())) == expected(3, 6)
+            keys += [job.key for job in worker.submits]
+        assert len(set(keys)) == len(keys) == 8
+        assert {key.request for key in keys} == {"r1"}
+
+
 async def test_stop_lets_requests_finish_within_the_grace() -> None:
     async with cluster(local=1) as toy:
         gate = toy.worker("l1").gate("token 3")

@@ -1,6 +1,8 @@
 """The small parts, each by itself: ledger, commands, admission, answer, merge, history, retries."""
 
 import asyncio
+import itertools
+import secrets
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from headrace.core.route import Explanation, Route
 from headrace.router.absence import Absence
 from headrace.router.admission import Admission
 from headrace.router.answer import Answer
+from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute
 from headrace.router.commands import CommandQueue
 from headrace.router.deadly import Deadly
@@ -93,6 +96,14 @@ async def test_aborts_overtake_and_take_back_what_has_not_left() -> None:
     assert got[1:3] == [Abort(JobKey("gone", 1)), Abort(JobKey("x", 1))]
     assert got[3] == Submit(a_job(other))
     assert queue.unsent == frozenset()
+
+
+@pytest.mark.parametrize("drawn", [0, 2**31 - 1])
+def test_attempt_numbers_rise_and_fit_their_32_bits(drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "randbits", lambda bits: drawn % 2**bits)
+    first, second = itertools.islice(attempt_numbers(), 2)
+    assert 0 < first < second == first + 1
+    assert first + 2**31 - 1 < 2**32
 
 
 async def test_closing_ends_the_commands() -> None:
