@@ -1,7 +1,7 @@
 """One standing `Attach` stream to one worker incarnation: commands out, reports to the legs they are about.
 
-When the stream breaks, every job on it is lost at once; whether the worker is, is known later. Knows no routes and
-does not reconnect.
+When the stream breaks, every job on it is lost at once; whether the worker is, is known later. Where the worker stands
+still for long, its jobs are cut as well. Knows no routes and does not reconnect.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ from headrace.core.jobs import (
 from headrace.router.absence import Absence
 from headrace.router.commands import CommandQueue
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Leg, Lost, Unsent, Word
+from headrace.router.leg import Inbox, Leg, Lost, Stalled, Unsent, Word
+from headrace.router.stall import Stall
 from headrace.rpc.contracts import WorkerService
 
 log = structlog.get_logger()
@@ -47,7 +48,8 @@ class Attachment:
 
     was_welcomed: the last stream got as far as a welcome.
     on_load: called when the worker's load changed, on_change: when it was attached or lost.
-    back_s: how long it may be away before it counts as dead.
+    back_s: how long it may be away before it counts as dead. unready_s: how long it may be there and not ready before
+    its jobs go on elsewhere.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Attachment:
         on_change: Callable[[], None],
         *,
         back_s: float,
+        unready_s: float,
     ) -> None:
         self.info = info
         self._ledger = ledger
@@ -70,6 +73,7 @@ class Attachment:
         self._connection: Connection | None = None
         self._back_s = back_s
         self._absence: Absence | None = None
+        self._stall = Stall(unready_s, self._stalled)
         self._left = False
         self.was_welcomed = False
 
@@ -124,6 +128,7 @@ class Attachment:
         self.info = welcome.info
         self._load, self._draining, self._connection = welcome.load, False, connection
         self.was_welcomed = True
+        self._stall.see(welcome.load.unready)
         if self._absence is not None:
             self._absence.back()
             self._absence = None
@@ -138,6 +143,7 @@ class Attachment:
                 news: tuple[TokenEvent | Ending, ...] = (*tokens, *endings)
                 self._ledger.reflect(self.info.ref, self._load, load, [event.key for event in news])
                 self._load, self._draining = load, draining
+                self._stall.see(load.unready)
                 for event in news:
                     self._tell(event.key, event)
                 self._on_load()
@@ -161,9 +167,17 @@ class Attachment:
         if self._commands is not None and self._commands.abort(key):
             self._legs.pop(key).ended.set()
 
+    def _stalled(self, unready: str) -> None:
+        """The jobs stay here until the worker, aborting them, has let go of them."""
+        log.warning("worker.stalled", worker=str(self.info.ref), jobs=len(self._legs), reason=unready)
+        stalled = Stalled(WorkerLost(f"Worker {self.info.ref} does not get on: {unready}."))
+        for leg in self._legs.values():
+            leg.tell(stalled)
+
     def _break(self) -> None:
         commands, self._commands = self._commands, None
         self._load = Load()
+        self._stall.see("")
         if not self.attached:
             return
         self._connection = None

@@ -34,13 +34,15 @@ class Membership(Protocol):
 class Patience:
     """Seconds. welcome_s: for connecting and the welcome. Waits between tries double from first_s to most_s.
 
-    back_s: after which a worker whose stream broke, and that is not attached again, counts as dead.
+    back_s: after which a worker whose stream broke, and that is not attached again, counts as dead. unready_s: after
+    which the jobs of one that is attached and not ready go on elsewhere; it has taken long to say so itself.
     """
 
     welcome_s: float = 5.0
     first_s: float = 0.1
     most_s: float = 2.0
     back_s: float = 2.0
+    unready_s: float = 5.0
 
 
 @dataclass(slots=True)
@@ -146,7 +148,14 @@ class Attachments:
 
     def _attachment(self, info: WorkerInfo) -> Attachment:
         patience = self._patience
-        return Attachment(info, self._ledger, self._on_load, self._on_change, back_s=patience.back_s)
+        return Attachment(
+            info,
+            self._ledger,
+            self._on_load,
+            self._on_change,
+            back_s=patience.back_s,
+            unready_s=patience.unready_s,
+        )
 
     def _admissible(self, info: WorkerInfo) -> bool:
         reason = self._fits(info)

@@ -17,7 +17,7 @@ from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
 from headrace.router.absence import Absence
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Leg, Lost, Notice, Over, Unsent
+from headrace.router.leg import Inbox, Leg, Lost, Notice, Over, Stalled, Unsent
 from headrace.router.life import Life
 from headrace.router.retries import AttemptFailed, Fault, Loss
 
@@ -82,12 +82,8 @@ class Attempt:
             case Busy(retry_after_s=retry_after_s):
                 error = Overloaded(f"Worker {leg.worker} had no room.", retry_after_s=retry_after_s)
                 raise AttemptFailed(error, leg.worker, Fault.BUSY)
-            case Lost(error, absence):
-                loss = Loss(absence, self._held(leg))
-                self._broken(leg, AttemptFailed(error, leg.worker, Fault.CUT, loss=loss))
-                return None
-            case Unsent(error):
-                self._broken(leg, AttemptFailed(error, leg.worker, Fault.AWAY))
+            case Lost() | Stalled() | Unsent() as parting:
+                self._broken(leg, self._parted(leg, parting))
                 return None
             case Ending() as ending:
                 return self._ended(leg, ending)
@@ -160,6 +156,16 @@ class Attempt:
                 assert ending.error is not None
                 self._broken(leg, self._failure(leg, ending.error))
                 return None
+
+    def _parted(self, leg: Leg, parting: Lost | Stalled | Unsent) -> AttemptFailed:
+        """Whether a worker whose stream broke is dead is not known yet; one that stands still is not."""
+        match parting:
+            case Lost(error, absence):
+                return AttemptFailed(error, leg.worker, Fault.CUT, loss=Loss(absence, self._held(leg)))
+            case Stalled(error):
+                return AttemptFailed(error, leg.worker, Fault.CUT)
+            case Unsent(error):
+                return AttemptFailed(error, leg.worker, Fault.AWAY)
 
     def _failure(self, leg: Leg, error: HeadraceError) -> AttemptFailed:
         """A worker that says it is lost (its engine died) is; for all else either end of a transfer may be to blame."""

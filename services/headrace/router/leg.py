@@ -26,13 +26,20 @@ class Unsent:
 
 
 @dataclass(frozen=True, slots=True)
+class Stalled:
+    """The worker is there and does not get on. The job is not over for it: it wants to be aborted."""
+
+    error: HeadraceError
+
+
+@dataclass(frozen=True, slots=True)
 class Over:
     """The request as a whole must end."""
 
     error: HeadraceError
 
 
-Word = Granted | Busy | TokenEvent | Ending | Lost | Unsent
+Word = Granted | Busy | TokenEvent | Ending | Lost | Unsent | Stalled
 
 
 @dataclass(frozen=True, slots=True)

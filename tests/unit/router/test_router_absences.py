@@ -1,7 +1,8 @@
-"""A cut stream is not a death: a death is an incarnation that does not come back."""
+"""A cut stream is not a death: a death is an incarnation that does not come back. Nor is one that stands still dead."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 from scripted_worker import ScriptedWorker, expected, worker_info
@@ -9,16 +10,17 @@ from toy_cluster import ToyCluster, ask, cluster, collect, ids, options
 
 from headrace.core.errors import DeadlineExceeded, WorkerLost
 from headrace.core.fleet import Role, WorkerRef
-from headrace.core.jobs import Command
+from headrace.core.jobs import Command, Events
 from headrace.router.absence import Absence
 from headrace.router.attachments import Patience
 from headrace.router.options import RouterOptions
 from headrace.router.retries import AttemptFailed, Fault, Loss, Retries, RetryBudget
+from headrace.router.stall import Stall
 
 
-def patient(**changes: object) -> RouterOptions:
-    """No verdict by time alone while a test runs."""
-    return options(patience=Patience(2.0, 0.01, 0.05, back_s=60.0), **changes)
+def patient(*, unready_s: float = 60.0, **changes: object) -> RouterOptions:
+    """No verdict on who is away by time alone while a test runs."""
+    return options(patience=Patience(2.0, 0.01, 0.05, back_s=60.0, unready_s=unready_s), **changes)
 
 
 def once(deed: Callable[[], None]) -> Callable[[], None]:
@@ -193,6 +195,71 @@ async def test_a_prompt_that_was_not_granted_where_workers_died_is_not_refused()
             await collect(toy, ask())
         assert ids(await collect(toy, ask("r2"))) == expected(3, 6)
         await toy.quiet()
+
+
+STALLED = "its engine has been in one step for more than 60 s"
+
+
+def stand_still(worker: ScriptedWorker) -> None:
+    worker.send(Events((), (), replace(worker.load, unready=STALLED)))
+
+
+async def test_a_worker_that_stands_still_keeps_no_request() -> None:
+    """1. `l1` stops amid an answer and says so. 2. The answer goes on elsewhere, and `l1` is told to let go of it."""
+    async with cluster(local=2, with_options=patient(unready_s=0.02)) as toy:
+        first, second = toy.worker("l1"), toy.worker("l2")
+        going_on = first.gate("token 3")
+        first.at["token 3"] = once(lambda: stand_still(first))
+        assert ids(await collect(toy, ask())) == expected(3, 6)
+        assert [route.decode for route in (await toy.router.explain("r1")).routes] == [first.info.ref, second.info.ref]
+        assert (retried(toy, "cut"), retried(toy, "lost")) == (1, 0)
+        await first.until(lambda: first.aborts == [first.submits[0].key])
+        going_on.set()
+        await toy.quiet()
+        # Ready again, it is as good as any.
+        first.report_load()
+        await toy.status_when(lambda status: not any(worker.load.unready for worker in status.workers))
+        second.die()
+        assert ids(await collect(toy, ask("r2"))) == expected(3, 6)
+
+
+async def test_a_worker_that_is_soon_ready_again_keeps_its_requests() -> None:
+    async with cluster(local=2, with_options=patient(unready_s=60.0)) as toy:
+        first = toy.worker("l1")
+        first.at["token 3"] = once(lambda: stand_still(first))
+        assert ids(await collect(toy, ask())) == expected(3, 6)
+        assert len((await toy.router.explain("r1")).routes) == 1
+        await toy.quiet()
+
+
+async def test_a_prefill_side_that_stands_still_is_left_with_its_decode_side() -> None:
+    async with cluster(prefill=2, decode=1, with_options=patient(unready_s=0.02)) as toy:
+        first = toy.worker("p1")
+        first.gate("token 0")
+        first.at["token 0"] = once(lambda: stand_still(first))
+        assert ids(await collect(toy, ask())) == expected(3, 6)
+        prefills = [route.prefill for route in (await toy.router.explain("r1")).routes]
+        assert prefills == [first.info.ref, toy.worker("p2").info.ref]
+        await toy.quiet()
+
+
+async def test_a_stall_is_told_once_and_only_while_it_lasts() -> None:
+    told, heard = list[str](), asyncio.Event()
+
+    def tell(reason: str) -> None:
+        told.append(reason)
+        heard.set()
+
+    brief, lasting = Stall(60.0, told.append), Stall(0.0, tell)
+    brief.see("it is slow")
+    brief.see("")
+    lasting.see("it is slow")
+    lasting.see("it is slower")
+    async with asyncio.timeout(5):
+        await heard.wait()
+    lasting.see("it is slower")
+    await settled()
+    assert told == ["it is slow"]
 
 
 async def test_who_comes_back_late_is_not_dead_any_more() -> None:
