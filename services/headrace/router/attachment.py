@@ -75,6 +75,7 @@ class Attachment:
         self._absence: Absence | None = None
         self._stall = Stall(unready_s, self._stalled)
         self._left = False
+        self._retired = False
         self.was_welcomed = False
 
     @property
@@ -88,7 +89,7 @@ class Attachment:
 
     @property
     def state(self) -> WorkerState:
-        return WorkerState(self.info, self._load, self.attached, self._draining)
+        return WorkerState(self.info, self._load, self.attached, self._draining or self._retired)
 
     def submit(self, job: Job, inbox: Inbox) -> Leg:
         """Send a job; words about it arrive in `inbox`. Raises WorkerLost if the worker is not attached."""
@@ -98,6 +99,10 @@ class Attachment:
         self._legs[job.key] = leg
         self._commands.put(Submit(job))
         return leg
+
+    def retire(self) -> None:
+        """It has a successor: whatever it says from now on, it is draining."""
+        self._retired = True
 
     def gone(self) -> None:
         """It will not be attached again."""

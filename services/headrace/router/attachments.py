@@ -1,6 +1,7 @@
 """Keeps one attachment per member of the roster, through reconnects and replacements; owns the tasks that do.
 
-A live attachment outranks a missing lease; a newer incarnation replaces an older one.
+A live attachment outranks a missing lease. A newer incarnation replaces an older one, which may end what it has begun
+if it is draining: then it gets nothing new anyway.
 """
 
 import asyncio
@@ -138,7 +139,12 @@ class Attachments:
         for ref, kept in list(self._kept.items()):
             kept.leased = ref in fitting
             replaced = not kept.leased and ref.worker in current
-            if replaced or not (kept.leased or kept.attachment.attached):
+            state = kept.attachment.state
+            # One that is replaced unasked has most likely died, and its stream does not know it yet.
+            ending = state.attached and (state.draining or not replaced)
+            if replaced and ending:
+                kept.attachment.retire()
+            elif not (kept.leased or ending):
                 self._drop(ref, "replaced" if replaced else "lease ended")
         for ref, info in fitting.items():
             if ref not in self._kept:
