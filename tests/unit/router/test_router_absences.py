@@ -178,7 +178,7 @@ async def test_what_never_left_for_a_worker_is_no_death_of_it() -> None:
 
 
 async def test_workers_that_do_not_say_whether_they_take_the_job_have_not_died() -> None:
-    async with cluster(prefill=1, decode=4, with_options=patient(grant_s=0.05)) as toy:
+    async with cluster(prefill=1, decode=4, with_options=patient(grant_s=0.2)) as toy:
         for name in ("d1", "d2", "d3"):
             toy.worker(name).silent.add("grant")
         assert ids(await collect(toy, ask())) == expected(3, 6)
