@@ -18,12 +18,15 @@ from headrace.core.route import Explanation, Route
 from headrace.router.absence import Absence
 from headrace.router.admission import Admission
 from headrace.router.answer import Answer
+from headrace.router.attempt import Attempt
 from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute
 from headrace.router.commands import CommandQueue
 from headrace.router.deadly import Deadly
 from headrace.router.history import History
 from headrace.router.ledger import Ledger
+from headrace.router.leg import Inbox, Leg
+from headrace.router.life import Life
 from headrace.router.merge import Exposition, merge
 from headrace.router.reading import Reading
 from headrace.router.retries import AttemptFailed, Fault, Loss, Retries, RetryBudget
@@ -358,6 +361,25 @@ def a_death(worker: WorkerRef, *, held: bool = True) -> AttemptFailed:
     absence = Absence(worker)
     absence.gone()
     return AttemptFailed(WorkerLost("gone"), worker, Fault.LOST, loss=Loss(absence, held))
+
+
+@pytest.mark.parametrize("prefill", [None, WorkerRef("p", "1")])
+async def test_a_worker_that_left_between_choice_and_send_has_not_died(prefill: WorkerRef | None) -> None:
+    def left(worker: WorkerRef, job: Job, inbox: Inbox) -> Leg:
+        raise WorkerLost(f"Worker {worker} is not attached any more.")
+
+    attempt = Attempt(
+        a_job(KEY),
+        Route(W, prefill, 0, 1.0, (), ()),
+        submit=left,
+        ledger=Ledger(lambda: 0.0),
+        inbox=asyncio.Queue(),
+        life=Life(KEY.request),
+        deadline=1.0,
+    )
+    with pytest.raises(AttemptFailed) as failed:
+        attempt.start()
+    assert (failed.value.fault, failed.value.worker, failed.value.loss) == (Fault.AWAY, W, None)
 
 
 @pytest.mark.parametrize("held", [True, False])
