@@ -33,7 +33,11 @@ class Account:
             self._metrics.cached_tokens.inc(run.answer.usage.cached_tokens)
 
     def retried(self, run: Run, failure: AttemptFailed) -> None:
-        self._metrics.retries.labels(failure.fault.value).inc()
+        if failure.loss is None:
+            self._count(failure.fault)
+        else:
+            absence = failure.loss.absence
+            absence.then(lambda: self._count(Fault.LOST if absence.dead else Fault.CUT))
         log.info(
             "request.retried",
             request=run.request.id,
@@ -41,6 +45,9 @@ class Account:
             worker=str(failure.worker),
             error=failure.error.message,
         )
+
+    def _count(self, cause: Fault) -> None:
+        self._metrics.retries.labels(cause.value).inc()
 
     def ended(self, run: Run, outcome: str, error: HeadraceError | None = None) -> None:
         """The request's one ending. outcome: a finish reason, an error's code, or "cancelled"."""

@@ -1,6 +1,7 @@
 """One standing `Attach` stream to one worker incarnation: commands out, reports to the legs they are about.
 
-When the stream breaks, every job on it is lost at once. Knows no routes and does not reconnect.
+When the stream breaks, every job on it is lost at once; whether the worker is, is known later. Where the worker stands
+still for long, its jobs are cut as well. Knows no routes and does not reconnect.
 """
 
 import asyncio
@@ -26,9 +27,11 @@ from headrace.core.jobs import (
     TokenEvent,
     Welcome,
 )
+from headrace.router.absence import Absence
 from headrace.router.commands import CommandQueue
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Leg, Lost, Word
+from headrace.router.leg import Inbox, Leg, Lost, Stalled, Unsent, Word
+from headrace.router.stall import Stall
 from headrace.rpc.contracts import WorkerService
 
 log = structlog.get_logger()
@@ -45,10 +48,19 @@ class Attachment:
 
     was_welcomed: the last stream got as far as a welcome.
     on_load: called when the worker's load changed, on_change: when it was attached or lost.
+    back_s: how long it may be away before it counts as dead. unready_s: how long it may be there and not ready before
+    its jobs go on elsewhere.
     """
 
     def __init__(
-        self, info: WorkerInfo, ledger: Ledger, on_load: Callable[[], None], on_change: Callable[[], None]
+        self,
+        info: WorkerInfo,
+        ledger: Ledger,
+        on_load: Callable[[], None],
+        on_change: Callable[[], None],
+        *,
+        back_s: float,
+        unready_s: float,
     ) -> None:
         self.info = info
         self._ledger = ledger
@@ -59,6 +71,11 @@ class Attachment:
         self._legs: dict[JobKey, Leg] = {}
         self._commands: CommandQueue | None = None
         self._connection: Connection | None = None
+        self._back_s = back_s
+        self._absence: Absence | None = None
+        self._stall = Stall(unready_s, self._stalled)
+        self._left = False
+        self._retired = False
         self.was_welcomed = False
 
     @property
@@ -72,7 +89,7 @@ class Attachment:
 
     @property
     def state(self) -> WorkerState:
-        return WorkerState(self.info, self._load, self.attached, self._draining)
+        return WorkerState(self.info, self._load, self.attached, self._draining or self._retired)
 
     def submit(self, job: Job, inbox: Inbox) -> Leg:
         """Send a job; words about it arrive in `inbox`. Raises WorkerLost if the worker is not attached."""
@@ -82,6 +99,16 @@ class Attachment:
         self._legs[job.key] = leg
         self._commands.put(Submit(job))
         return leg
+
+    def retire(self) -> None:
+        """It has a successor: whatever it says from now on, it is draining."""
+        self._retired = True
+
+    def gone(self) -> None:
+        """It will not be attached again."""
+        self._left = True
+        if self._absence is not None:
+            self._absence.gone()
 
     async def run(self, connection: Connection, hello: Hello, welcome_s: float) -> None:
         """Attach and serve reports until the stream breaks. Always raises; WorkerLost where the worker left."""
@@ -100,10 +127,16 @@ class Attachment:
 
     def _welcomed(self, welcome: Welcome, connection: Connection) -> None:
         if welcome.info.ref != self.info.ref:
+            if self._absence is not None:
+                self._absence.gone()
             raise Unavailable(f"{self.info.address} answers as {welcome.info.ref}, not as {self.info.ref}.")
         self.info = welcome.info
         self._load, self._draining, self._connection = welcome.load, False, connection
         self.was_welcomed = True
+        self._stall.see(welcome.load.unready)
+        if self._absence is not None:
+            self._absence.back()
+            self._absence = None
         log.info("worker.attached", worker=str(self.info.ref), role=self.info.role.value, credits=welcome.load.credits)
         self._on_change()
 
@@ -115,6 +148,7 @@ class Attachment:
                 news: tuple[TokenEvent | Ending, ...] = (*tokens, *endings)
                 self._ledger.reflect(self.info.ref, self._load, load, [event.key for event in news])
                 self._load, self._draining = load, draining
+                self._stall.see(load.unready)
                 for event in news:
                     self._tell(event.key, event)
                 self._on_load()
@@ -138,16 +172,36 @@ class Attachment:
         if self._commands is not None and self._commands.abort(key):
             self._legs.pop(key).ended.set()
 
+    def _stalled(self, unready: str) -> None:
+        """The jobs stay here until the worker, aborting them, has let go of them."""
+        log.warning("worker.stalled", worker=str(self.info.ref), jobs=len(self._legs), reason=unready)
+        stalled = Stalled(WorkerLost(f"Worker {self.info.ref} does not get on: {unready}."))
+        for leg in self._legs.values():
+            leg.tell(stalled)
+
     def _break(self) -> None:
-        was_attached, self._connection, self._commands = self.attached, None, None
+        commands, self._commands = self._commands, None
         self._load = Load()
+        self._stall.see("")
+        if not self.attached:
+            return
+        self._connection = None
         legs, self._legs = self._legs, {}
-        lost = Lost(WorkerLost(f"Worker {self.info.ref} was lost while it held the request."))
-        for leg in legs.values():
-            leg.tell(lost)
-        if was_attached:
-            log.info("worker.detached", worker=str(self.info.ref), jobs=len(legs))
-            self._on_change()
+        lost = Lost(WorkerLost(f"Worker {self.info.ref} was lost while it held the request."), self._away())
+        unsent = Unsent(WorkerLost(f"Worker {self.info.ref} was lost before it got the request."))
+        kept_back: frozenset[JobKey] = frozenset() if commands is None else commands.unsent
+        for key, leg in legs.items():
+            leg.tell(unsent if key in kept_back else lost)
+        log.info("worker.detached", worker=str(self.info.ref), jobs=len(legs))
+        self._on_change()
+
+    def _away(self) -> Absence:
+        self._absence = absence = Absence(self.info.ref)
+        if self._left:
+            absence.gone()
+        else:
+            absence.expect(self._back_s)
+        return absence
 
 
 async def _first(reports: AsyncIterator[Report], welcome_s: float) -> Welcome:

@@ -1,6 +1,7 @@
 """Keeps one attachment per member of the roster, through reconnects and replacements; owns the tasks that do.
 
-A live attachment outranks a missing lease; a newer incarnation replaces an older one.
+A live attachment outranks a missing lease. A newer incarnation replaces an older one, which may end what it has begun
+if it is draining: then it gets nothing new anyway.
 """
 
 import asyncio
@@ -32,11 +33,17 @@ class Membership(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds. welcome_s: for connecting and the welcome. Waits between tries double from first_s to most_s."""
+    """Seconds. welcome_s: for connecting and the welcome. Waits between tries double from first_s to most_s.
+
+    back_s: after which a worker whose stream broke, and that is not attached again, counts as dead. unready_s: after
+    which the jobs of one that is attached and not ready go on elsewhere; it has taken long to say so itself.
+    """
 
     welcome_s: float = 5.0
     first_s: float = 0.1
     most_s: float = 2.0
+    back_s: float = 2.0
+    unready_s: float = 5.0
 
 
 @dataclass(slots=True)
@@ -85,6 +92,8 @@ class Attachments:
         tasks = [kept.task for kept in self._kept.values()] + list(self._leaving)
         if self._follower is not None:
             tasks.append(self._follower)
+        for kept in self._kept.values():
+            kept.attachment.gone()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -130,13 +139,29 @@ class Attachments:
         for ref, kept in list(self._kept.items()):
             kept.leased = ref in fitting
             replaced = not kept.leased and ref.worker in current
-            if replaced or not (kept.leased or kept.attachment.attached):
+            state = kept.attachment.state
+            # One that is replaced unasked has most likely died, and its stream does not know it yet.
+            ending = state.attached and (state.draining or not replaced)
+            if replaced and ending:
+                kept.attachment.retire()
+            elif not (kept.leased or ending):
                 self._drop(ref, "replaced" if replaced else "lease ended")
         for ref, info in fitting.items():
             if ref not in self._kept:
-                attachment = Attachment(info, self._ledger, self._on_load, self._on_change)
-                self._kept[ref] = _Kept(attachment, asyncio.create_task(self._keep(ref), name=f"attach.{ref}"))
+                task = asyncio.create_task(self._keep(ref), name=f"attach.{ref}")
+                self._kept[ref] = _Kept(self._attachment(info), task)
         self._on_change()
+
+    def _attachment(self, info: WorkerInfo) -> Attachment:
+        patience = self._patience
+        return Attachment(
+            info,
+            self._ledger,
+            self._on_load,
+            self._on_change,
+            back_s=patience.back_s,
+            unready_s=patience.unready_s,
+        )
 
     def _admissible(self, info: WorkerInfo) -> bool:
         reason = self._fits(info)
@@ -150,6 +175,7 @@ class Attachments:
     def _drop(self, ref: WorkerRef, why: str) -> None:
         kept = self._kept.pop(ref)
         log.info("worker.dropped", worker=str(ref), why=why)
+        kept.attachment.gone()
         self._leaving.add(kept.task)
         kept.task.add_done_callback(self._leaving.discard)
         kept.task.cancel()
@@ -167,6 +193,7 @@ class Attachments:
                 break
             await asyncio.sleep(delay)
             delay = min(2 * delay, self._patience.most_s)
+        kept.attachment.gone()
         if self._kept.get(ref) is kept:
             del self._kept[ref]
             self._ledger.forget(ref)

@@ -15,10 +15,11 @@ from headrace.core.generation import FinishReason
 from headrace.core.jobs import Busy, Ending, Granted, Job, JobKind, Outcome, TokenEvent
 from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
+from headrace.router.absence import Absence
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Leg, Lost, Notice
+from headrace.router.leg import Inbox, Leg, Lost, Notice, Over, Stalled, Unsent
 from headrace.router.life import Life
-from headrace.router.retries import AttemptFailed, Fault
+from headrace.router.retries import AttemptFailed, Fault, Loss
 
 log = structlog.get_logger()
 
@@ -69,10 +70,10 @@ class Attempt:
 
     def take(self, notice: Notice) -> TokenEvent | FinishReason | None:
         """What a word about a leg means: tokens, an ending, or nothing for the answer. Raises AttemptFailed."""
-        leg = notice.leg
-        if leg is None or leg not in (self._prefill, self._decode):
+        leg, word = notice.leg, notice.word
+        if leg is None or isinstance(word, Over) or leg not in (self._prefill, self._decode):
             return None
-        match notice.word:
+        match word:
             case Granted() as granted:
                 self._grant(granted)
                 return None
@@ -81,8 +82,8 @@ class Attempt:
             case Busy(retry_after_s=retry_after_s):
                 error = Overloaded(f"Worker {leg.worker} had no room.", retry_after_s=retry_after_s)
                 raise AttemptFailed(error, leg.worker, Fault.BUSY)
-            case Lost(error):
-                self._broken(leg, AttemptFailed(error, leg.worker, Fault.LOST))
+            case Lost() | Stalled() | Unsent() as parting:
+                self._broken(leg, self._parted(leg, parting))
                 return None
             case Ending() as ending:
                 return self._ended(leg, ending)
@@ -94,9 +95,9 @@ class Attempt:
         self._got_first = True
 
     def silent(self) -> AttemptFailed:
-        """The failure that stands for a decode worker which did not answer its submit in time."""
+        """The failure that stands for a decode worker which did not answer its submit in time: it has begun nothing."""
         error = WorkerLost(f"Worker {self.route.decode} did not answer in time whether it takes the request.")
-        return AttemptFailed(error, self.route.decode, Fault.LOST)
+        return AttemptFailed(error, self.route.decode, Fault.FAILED, (self.route.decode,))
 
     def close(self) -> None:
         """Abort what still lives, on every leg, and give the credits back. Twice is once."""
@@ -149,19 +150,35 @@ class Attempt:
                 return _FINISH[ending.outcome]
             case Outcome.ABORTED:
                 error = WorkerLost(f"Worker {leg.worker} gave the request up.")
-                self._broken(leg, AttemptFailed(error, leg.worker, Fault.LOST))
+                self._broken(leg, AttemptFailed(error, leg.worker, Fault.FAILED))
                 return None
             case Outcome.FAILED:
                 assert ending.error is not None
                 self._broken(leg, self._failure(leg, ending.error))
                 return None
 
+    def _parted(self, leg: Leg, parting: Lost | Stalled | Unsent) -> AttemptFailed:
+        """Whether a worker whose stream broke is dead is not known yet; one that stands still is not."""
+        match parting:
+            case Lost(error, absence):
+                return AttemptFailed(error, leg.worker, Fault.CUT, loss=Loss(absence, self._held(leg)))
+            case Stalled(error):
+                return AttemptFailed(error, leg.worker, Fault.CUT)
+            case Unsent(error):
+                return AttemptFailed(error, leg.worker, Fault.AWAY)
+
     def _failure(self, leg: Leg, error: HeadraceError) -> AttemptFailed:
         """A worker that says it is lost (its engine died) is; for all else either end of a transfer may be to blame."""
         if isinstance(error, WorkerLost):
-            return AttemptFailed(error, leg.worker, Fault.LOST)
+            absence = Absence(leg.worker)
+            absence.gone()
+            return AttemptFailed(error, leg.worker, Fault.LOST, loss=Loss(absence, self._held(leg)))
         suspects = tuple(worker for worker in (self.route.prefill, leg.worker) if worker is not None)
         return AttemptFailed(error, leg.worker, Fault.FAILED, suspects)
+
+    def _held(self, leg: Leg) -> bool:
+        """Whether its worker has begun with it: a decode side has once it was granted, all others once they left."""
+        return leg is not self._decode or self.granted
 
     def _broken(self, leg: Leg, failure: AttemptFailed) -> None:
         """A leg ended badly, which no longer matters once the other one has all the pages."""
@@ -174,7 +191,7 @@ class Attempt:
         try:
             return self._submit(worker, job, self._inbox)
         except WorkerLost as error:
-            raise AttemptFailed(error, worker, Fault.LOST) from error
+            raise AttemptFailed(error, worker, Fault.AWAY) from error
 
     def _remaining(self) -> float:
         return max(0.0, self._deadline - asyncio.get_running_loop().time())

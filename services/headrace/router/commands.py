@@ -30,6 +30,11 @@ class CommandQueue:
         self._news.set()
         return unsent
 
+    @property
+    def unsent(self) -> frozenset[JobKey]:
+        """Jobs that the stream has not taken."""
+        return frozenset(command.job.key for command in self._queue if isinstance(command, Submit))
+
     def close(self) -> None:
         self._closed = True
         self._news.set()

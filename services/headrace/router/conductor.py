@@ -21,7 +21,7 @@ from headrace.router.attempt import Attempt
 from headrace.router.deadly import Deadly
 from headrace.router.dispatch import Dispatch
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Lost, Notice
+from headrace.router.leg import Notice, Over
 from headrace.router.life import Life
 from headrace.router.models import Models
 from headrace.router.options import RouterOptions
@@ -82,7 +82,9 @@ class Conductor:
             while (chunk := await self._next(run)) is not None:
                 if chunk.prompt_logprobs and run.answer is not None:
                     chunk = await asyncio.to_thread(run.answer.spelled, chunk)
+                run.unread = True
                 yield chunk
+                run.unread = False
         except HeadraceError as error:
             self._fail(run, error)
             raise
@@ -104,10 +106,19 @@ class Conductor:
             return
         error = Unavailable("The router is stopping and the request did not finish in time.", remedy="Try again.")
         self._admission.close(error)
-        for run in self._runs.values():
-            run.inbox.put_nowait(Notice(None, Lost(error)))
+        for run in tuple(self._runs.values()):
+            self._call_off(run, error)
         if not await self._quiet(self._options.drain_s):
             log.warning("router.callers_left", requests=len(self._runs))
+
+    def _call_off(self, run: Run, error: HeadraceError) -> None:
+        """End the request. A caller that waits for its next word is told at once, another one when it asks for it."""
+        run.inbox.put_nowait(Notice(None, Over(error)))
+        if run.unread:
+            if not run.life.ended:
+                run.over = error
+                self._fail(run, error)
+            self._leave(run)
 
     async def _quiet(self, seconds: float) -> bool:
         try:
@@ -127,9 +138,8 @@ class Conductor:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.timeout_s
         run = Run(request, model, deadline, Life(request.id), Retries(self._budget))
-        late = DeadlineExceeded(f"The answer was not complete after {request.timeout_s:g} s.")
         # One timer a request: one for each word that it waits for would be two more operations a token.
-        run.alarm = loop.call_at(deadline, run.inbox.put_nowait, Notice(None, Lost(late)))
+        run.alarm = loop.call_at(deadline, self._call_off, run, _late(request))
         self._runs[request.id] = run
         self._idle.clear()
         return run
@@ -144,6 +154,8 @@ class Conductor:
     async def _next(self, run: Run) -> Chunk | None:
         """The next chunk; None after the last."""
         assert run.answer is not None
+        if run.over is not None:
+            raise run.over
         if run.answer.finished and not run.life.ended:
             # A resume point behind which nothing was left.
             self._done(run)
@@ -163,6 +175,8 @@ class Conductor:
 
     async def _open(self, run: Run) -> None:
         """Start the next attempt. A request that lost its worker is told so, if no other can take it."""
+        if run.routes:
+            await self._cleared(run)
         try:
             run.attempt = await self._dispatch.open(run)
         except Unavailable as error:
@@ -170,6 +184,14 @@ class Conductor:
                 raise WorkerLost(f"{run.retries.last.message} {error.message}", retry_after_s=1.0) from error
             raise
         run.attempt.start()
+
+    async def _cleared(self, run: Run) -> None:
+        """It is known that the request may meet another worker. Raises WorkerLost if too many died on it."""
+        try:
+            async with asyncio.timeout_at(run.deadline):
+                await run.retries.cleared()
+        except TimeoutError:
+            raise _late(run.request) from run.retries.last
 
     async def _hear(self, run: Run, attempt: Attempt) -> Notice:
         """The next word about the request. Raises AttemptFailed if no grant comes in time."""
@@ -184,7 +206,7 @@ class Conductor:
     def _take(self, run: Run, attempt: Attempt, notice: Notice) -> Chunk | None:
         """What a word means for the caller."""
         assert run.answer is not None
-        if notice.leg is None and isinstance(notice.word, Lost):
+        if isinstance(notice.word, Over):
             raise notice.word.error
         match attempt.take(notice):
             case FinishReason() as reason:
@@ -228,7 +250,7 @@ class Conductor:
 
     async def _cancel(self, run: Run) -> None:
         """The caller left: abort, and while pages may be in flight wait until both workers have let go of them."""
-        attempt = run.attempt
+        attempt, run.unread = run.attempt, False
         self._close(run)
         if run.life.ended:
             return
@@ -248,9 +270,15 @@ class Conductor:
             self._ledger.release(run.key)
 
     def _leave(self, run: Run) -> None:
+        """Twice is once: who does not read has left before the caller's end of the stream is closed."""
         self._close(run)
         if run.alarm is not None:
             run.alarm.cancel()
-        del self._runs[run.request.id]
+        if self._runs.get(run.request.id) is run:
+            del self._runs[run.request.id]
         if not self._runs:
             self._idle.set()
+
+
+def _late(request: GenerateRequest) -> DeadlineExceeded:
+    return DeadlineExceeded(f"The answer was not complete after {request.timeout_s:g} s.")

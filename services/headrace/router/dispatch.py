@@ -4,7 +4,6 @@ The meeting point of prefix index, fleet view, `choose` and admission. Knows no 
 """
 
 import asyncio
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from headrace.core.sampling import SamplingParams
 from headrace.router.admission import Admission
 from headrace.router.attachments import Attachments
 from headrace.router.attempt import Attempt
+from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute, choose
 from headrace.router.ledger import Ledger
 from headrace.router.policy import Policy
@@ -27,7 +27,7 @@ Match = Callable[[Sequence[bytes]], Mapping[WorkerRef, int]]
 
 
 class Dispatch:
-    """Numbers attempts without repetition in a router's life, so that no report of an earlier one is taken for news."""
+    """Numbers attempts without repetition, so that no report of an earlier or of another router's is taken for news."""
 
     def __init__(
         self, attachments: Attachments, admission: Admission, ledger: Ledger, match: Match, policy: Policy
@@ -37,7 +37,7 @@ class Dispatch:
         self._ledger = ledger
         self._match = match
         self._policy = policy
-        self._attempts = itertools.count(1)
+        self._attempts = attempt_numbers()
 
     @property
     def views(self) -> tuple[WorkerView, ...]:

@@ -7,24 +7,47 @@ from dataclasses import dataclass
 from headrace.core.errors import HeadraceError
 from headrace.core.fleet import WorkerRef
 from headrace.core.jobs import Busy, Ending, Granted, JobKey, TokenEvent
+from headrace.router.absence import Absence
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The worker is gone, or its stream is."""
+    """The worker's stream broke. absence: whether it comes back."""
+
+    error: HeadraceError
+    absence: Absence
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """The worker's stream broke before it took the job."""
 
     error: HeadraceError
 
 
-Word = Granted | Busy | TokenEvent | Ending | Lost
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The worker is there and does not get on. The job is not over for it: it wants to be aborted."""
+
+    error: HeadraceError
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The request as a whole must end."""
+
+    error: HeadraceError
+
+
+Word = Granted | Busy | TokenEvent | Ending | Lost | Unsent | Stalled
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A word about a leg. leg is None when it is about the request as a whole."""
+    """A word about a leg, or about the request as a whole."""
 
     leg: "Leg | None"
-    word: Word
+    word: Word | Over
 
 
 Inbox = asyncio.Queue[Notice]
@@ -62,7 +85,7 @@ class Leg:
 
     def tell(self, word: Word) -> None:
         """The attachment's side: a report about this job came."""
-        if isinstance(word, Busy | Ending | Lost):
+        if isinstance(word, Busy | Ending | Lost | Unsent):
             self.ended.set()
         if not self._abandoned:
             self._inbox.put_nowait(Notice(self, word))

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from headrace.core.blocks import chain, root_hash
+from headrace.core.errors import HeadraceError
 from headrace.core.generation import GenerateRequest
 from headrace.core.jobs import JobKey
 from headrace.core.resume import prompt_digest
@@ -19,8 +20,9 @@ from headrace.router.retries import Retries
 
 @dataclass(slots=True)
 class Run:
-    """deadline: loop time. alarm: says in the inbox that it has come. prompt, sampling, answer: set once the request
-    is prepared."""
+    """deadline: loop time. alarm: ends the request when it has come. prompt, sampling, answer: set once the request
+    is prepared. unread: the caller has a chunk and does not ask for the next. over: the error with which it ended
+    meanwhile, and that the caller has yet to be told."""
 
     request: GenerateRequest
     model: ServedModel
@@ -36,6 +38,8 @@ class Run:
     key: JobKey | None = None
     routes: list[Route] = field(default_factory=list)
     outcome: str = "running"
+    unread: bool = False
+    over: HeadraceError | None = None
 
     @property
     def fingerprint(self) -> tuple[str, bytes]:

@@ -46,7 +46,7 @@ class WorkerView:
 class Ask:
     """A request's facts. tokens: those to be in KV before the next one. total_tokens: with all that may come.
 
-    excluded: workers that died on it. avoided: workers to take only when nothing else is left.
+    excluded: workers that are dead. avoided: workers to take only when nothing else is left.
     """
 
     model: str

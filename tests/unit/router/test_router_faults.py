@@ -449,6 +449,18 @@ async def test_an_id_can_run_once_at_a_time() -> None:
         assert ids([chunk async for chunk in stream]) == expected(3, 6)[1:]
 
 
+async def test_two_routers_name_the_jobs_of_one_request_apart() -> None:
+    async with cluster(local=1) as one, cluster(local=1) as other:
+        keys = []
+        for toy in (one, other):
+            worker = toy.worker("l1")
+            worker.busy_times, worker.retry_after_s = 3, 0.001
+            assert ids(await collect(toy, ask())) == expected(3, 6)
+            keys += [job.key for job in worker.submits]
+        assert len(set(keys)) == len(keys) == 8
+        assert {key.request for key in keys} == {"r1"}
+
+
 async def test_stop_lets_requests_finish_within_the_grace() -> None:
     async with cluster(local=1) as toy:
         gate = toy.worker("l1").gate("token 3")
@@ -502,6 +514,31 @@ async def test_a_newer_incarnation_replaces_the_older_and_its_jobs_go_on() -> No
         assert ids(await task) == expected(3, 6)
         status = await toy.router.status()
         assert [worker.info.ref.incarnation for worker in status.workers] == ["2"]
+
+
+async def test_a_newer_incarnation_lets_a_draining_one_end_what_it_has() -> None:
+    """1. `l1` drains amid an answer. 2. Its successor takes what is new. 3. The answer ends where it began."""
+    async with cluster(local=1) as toy:
+        old = toy.worker("l1")
+        going_on = old.gate("token 3")
+        asking = asyncio.create_task(collect(toy, ask()))
+        await old.passed("token 3")
+        old.report_load(draining=True)
+        await toy.status_when(lambda status: status.workers[0].draining)
+        new = ScriptedWorker(worker_info("l1", Role.LOCAL, "2"))
+        await toy.join(new)
+        await toy.attached(2)
+        assert ids(await collect(toy, ask("r2"))) == expected(3, 6)
+        assert [job.key.request for job in new.submits] == ["r2"]
+        going_on.set()
+        assert ids(await asking) == expected(3, 6)
+        assert [route.decode for route in (await toy.router.explain("r1")).routes] == [old.info.ref]
+        await toy.quiet()
+        # With its stream gone, so is the old one.
+        old.die()
+        status = await toy.status_when(lambda status: len(status.workers) == 1)
+        assert status.workers[0].info.ref == new.info.ref
+        assert old.hellos == 1
 
 
 async def test_a_live_attachment_outranks_a_missing_lease() -> None:

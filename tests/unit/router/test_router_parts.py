@@ -1,6 +1,8 @@
 """The small parts, each by itself: ledger, commands, admission, answer, merge, history, retries."""
 
 import asyncio
+import itertools
+import secrets
 
 import pytest
 from hypothesis import given
@@ -13,16 +15,21 @@ from headrace.core.fleet import Load, WorkerRef
 from headrace.core.generation import Chunk, FinishReason
 from headrace.core.jobs import Abort, Activate, Command, Hello, Job, JobKey, JobKind, Submit, TokenEvent
 from headrace.core.route import Explanation, Route
+from headrace.router.absence import Absence
 from headrace.router.admission import Admission
 from headrace.router.answer import Answer
+from headrace.router.attempt import Attempt
+from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute
 from headrace.router.commands import CommandQueue
 from headrace.router.deadly import Deadly
 from headrace.router.history import History
 from headrace.router.ledger import Ledger
+from headrace.router.leg import Inbox, Leg
+from headrace.router.life import Life
 from headrace.router.merge import Exposition, merge
 from headrace.router.reading import Reading
-from headrace.router.retries import AttemptFailed, Fault, Retries, RetryBudget
+from headrace.router.retries import AttemptFailed, Fault, Loss, Retries, RetryBudget
 from headrace.router.view import Inflight
 
 W = WorkerRef("w", "1")
@@ -83,6 +90,7 @@ async def test_aborts_overtake_and_take_back_what_has_not_left() -> None:
     queue.put(Submit(a_job(KEY)))
     queue.put(Submit(a_job(other)))
     queue.put(Activate(JobKey("x", 1), 5))
+    assert queue.unsent == {KEY, other}
     assert queue.abort(KEY) is True
     assert queue.abort(JobKey("x", 1)) is False
     assert queue.abort(JobKey("gone", 1)) is False
@@ -90,6 +98,15 @@ async def test_aborts_overtake_and_take_back_what_has_not_left() -> None:
     assert isinstance(got[0], Hello)
     assert got[1:3] == [Abort(JobKey("gone", 1)), Abort(JobKey("x", 1))]
     assert got[3] == Submit(a_job(other))
+    assert queue.unsent == frozenset()
+
+
+@pytest.mark.parametrize("drawn", [0, 2**31 - 1])
+def test_attempt_numbers_rise_and_fit_their_32_bits(drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "randbits", lambda bits: drawn % 2**bits)
+    first, second = itertools.islice(attempt_numbers(), 2)
+    assert 0 < first < second == first + 1
+    assert first + 2**31 - 1 < 2**32
 
 
 async def test_closing_ends_the_commands() -> None:
@@ -340,17 +357,48 @@ def test_history_forgets_the_oldest() -> None:
     assert [history.get(name).request for name in ("a", "c", "d")] == ["a", "c", "d"]
 
 
-def test_retries_stop_at_the_second_death_and_at_an_empty_budget() -> None:
-    lost = WorkerLost("gone")
+def a_death(worker: WorkerRef, *, held: bool = True) -> AttemptFailed:
+    absence = Absence(worker)
+    absence.gone()
+    return AttemptFailed(WorkerLost("gone"), worker, Fault.LOST, loss=Loss(absence, held))
+
+
+@pytest.mark.parametrize("prefill", [None, WorkerRef("p", "1")])
+async def test_a_worker_that_left_between_choice_and_send_has_not_died(prefill: WorkerRef | None) -> None:
+    def left(worker: WorkerRef, job: Job, inbox: Inbox) -> Leg:
+        raise WorkerLost(f"Worker {worker} is not attached any more.")
+
+    attempt = Attempt(
+        a_job(KEY),
+        Route(W, prefill, 0, 1.0, (), ()),
+        submit=left,
+        ledger=Ledger(lambda: 0.0),
+        inbox=asyncio.Queue(),
+        life=Life(KEY.request),
+        deadline=1.0,
+    )
+    with pytest.raises(AttemptFailed) as failed:
+        attempt.start()
+    assert (failed.value.fault, failed.value.worker, failed.value.loss) == (Fault.AWAY, W, None)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_retries_stop_at_the_second_death(held: bool) -> None:
+    """What a worker had not begun with is not what killed it, yet the request has used up its tries."""
     retries = Retries(RetryBudget())
-    retries.weigh(AttemptFailed(lost, WorkerRef("w0", "1"), Fault.LOST))
+    retries.weigh(a_death(WorkerRef("w0", "1")))
     assert {ref.worker for ref in retries.excluded} == {"w0"}
     assert not retries.deadly
     with pytest.raises(WorkerLost, match="2 workers"):
-        retries.weigh(AttemptFailed(lost, W, Fault.LOST))
-    assert retries.deadly
+        retries.weigh(a_death(W, held=held))
+    assert retries.deadly is held
+
+
+def test_retries_stop_at_an_empty_budget_and_what_repeats_nothing_costs_none() -> None:
     budget = RetryBudget(left=1.0)
-    Retries(budget).weigh(AttemptFailed(lost, W, Fault.LOST))
-    with pytest.raises(WorkerLost, match="gone"):
-        Retries(budget).weigh(AttemptFailed(lost, W, Fault.LOST))
+    Retries(budget).weigh(a_death(W))
+    for fault in (Fault.LOST, Fault.CUT, Fault.FAILED):
+        with pytest.raises(WorkerLost, match="gone"):
+            Retries(budget).weigh(AttemptFailed(WorkerLost("gone"), W, fault))
     Retries(budget).weigh(AttemptFailed(Overloaded("busy"), W, Fault.BUSY))
+    Retries(budget).weigh(AttemptFailed(WorkerLost("gone"), W, Fault.AWAY))

@@ -113,7 +113,7 @@ class ToyCluster:
 def options(disaggregation: Disaggregation = Disaggregation.ALWAYS, **changes: object) -> RouterOptions:
     base = RouterOptions(
         policy=Policy(disaggregation=disaggregation),
-        patience=Patience(welcome_s=2.0, first_s=0.01, most_s=0.05),
+        patience=Patience(welcome_s=2.0, first_s=0.01, most_s=0.05, back_s=0.1),
         grace_s=0.2,
         comeback_s=0.2,
         grant_s=5.0,
