@@ -324,6 +324,84 @@ class TestHandOver:
         assert all(progress[-1].blocks[: len(one.blocks)] == one.blocks for one in progress)
         assert len(trace.tokens(job)) == 1
 
+    def test_what_the_cache_has_is_told_before_anything_is_computed(self, build: Build) -> None:
+        engine, decode, trace = build(max_num_batched_tokens=16), build(), Trace()
+        engine.add(make_job("before", prompt(1, 64), max_tokens=1))
+        trace.run(engine)
+        engine.add(make_job("stream", prompt(8, 8), max_tokens=40, ignore_eos=True))
+        other = make_job("other", prompt(2, 300), JobKind.PREFILL)
+        engine.add(other)
+        for _ in range(4):
+            trace.see(engine.step())
+        # 1. With a stream and a long prompt in front of it, the step that begins it computes nothing and tells of it.
+        tokens = prompt(1, 64) + prompt(3, 40)
+        sent, granted = (make_job("a", tokens, kind) for kind in (JobKind.PREFILL, JobKind.DECODE))
+        engine.add(sent)
+        step = trace.see(engine.step())
+        (told,) = step.progress
+        assert (told.key, told.computed_tokens, len(told.blocks)) == (sent.key, 64, 4)
+        assert (step.sampled, step.idle, step.stuck) == ((), False, 0)
+        engine.check()
+        # 2. Its pages can be sent at once.
+        blocks = decode.add(granted).blocks
+        copy_pages(engine, told.blocks, decode, blocks[:4])
+        # 3. Nobody is told twice, and everybody goes on.
+        assert trace.see(engine.step()).sampled
+        trace.run(engine)
+        first, *later = trace.progress(sent)
+        assert first == told
+        assert [one.computed_tokens for one in later] == sorted({one.computed_tokens for one in later} - {64})
+        assert all(later[-1].blocks[: len(one.blocks)] == one.blocks for one in (first, *later))
+        copy_pages(engine, later[-1].blocks[4:], decode, blocks[4:])
+        # 4. What arrived is what was computed.
+        decode.activate(granted.key, trace.tokens(sent)[0])
+        (local,) = generate(build(), make_job("a", tokens))
+        assert trace.tokens(sent) + Trace().run(decode).tokens(granted) == local
+        for job in (sent, other):
+            engine.remove(job.key)
+        assert free(engine) == 64
+        engine.check()
+
+    @pytest.mark.parametrize("length", [64, 49])
+    def test_a_prompt_that_is_here_whole_is_told_of_too(self, build: Build, length: int) -> None:
+        engine, trace = build(), Trace()
+        engine.add(make_job("before", prompt(1, length), max_tokens=1))
+        trace.run(engine)
+        job = make_job("a", prompt(1, length), JobKind.PREFILL)
+        engine.add(job)
+        trace.run(engine)
+        assert [one.computed_tokens for one in trace.progress(job)] == [length - 1, length]
+        assert [one.cached_tokens for one in trace.sampled(job)] == [length - 1]
+
+    @pytest.mark.parametrize(
+        ("kind", "found", "sampling"),
+        [(JobKind.LOCAL, 32, {}), (JobKind.PREFILL, 15, {}), (JobKind.PREFILL, 32, {"prompt_logprobs": 0})],
+        ids=["not-sent", "no-whole-page", "scored"],
+    )
+    def test_where_no_page_can_leave_no_step_is_spent_on_it(
+        self, build: Build, kind: JobKind, found: int, sampling: dict[str, object]
+    ) -> None:
+        engine, trace = build(), Trace()
+        engine.add(make_job("before", prompt(1, found), max_tokens=1))
+        trace.run(engine)
+        job = make_job("a", prompt(1, found) + prompt(3, 8), kind, **sampling)  # type: ignore[arg-type]
+        engine.add(job)
+        step = engine.step()
+        assert [one.key for one in step.sampled] == [job.key]
+        assert [one.computed_tokens for one in step.progress] == ([found + 8] if kind is JobKind.PREFILL else [])
+
+    def test_a_job_that_leaves_after_it_was_told_of_gives_everything_back(self, build: Build) -> None:
+        engine, trace = build(), Trace()
+        engine.add(make_job("before", prompt(1, 64), max_tokens=1))
+        trace.run(engine)
+        job = make_job("a", prompt(1, 64) + prompt(3, 40), JobKind.PREFILL)
+        engine.add(job)
+        assert trace.see(engine.step()).progress
+        engine.remove(job.key)
+        engine.check()
+        last = trace.see(engine.step())
+        assert (last.idle, last.sampled, last.progress, last.load.free_blocks) == (True, (), (), 64)
+
     def test_a_grant_holds_its_pages_until_it_is_removed(self, build: Build) -> None:
         engine = build()
         job = make_job("a", prompt(1, 100), JobKind.DECODE)

@@ -106,7 +106,9 @@ class Engine(Protocol):
 
     A job's life:
       local    add -> [step ... Sampled ... Finished] (its pages are free when Finished is returned)
-      prefill  add -> [step ... Progress, Sampled] -> held -> remove. After its one token the job holds its pages,
+      prefill  add -> [step ... Progress, Sampled] -> held -> remove. Whole pages that it finds in the prefix cache
+               come as Progress in the step that begins it, which computes nothing and is not idle, so that they can
+               leave before its first tokens are computed. After its one token the job holds its pages,
                whether or not that token ended the request (then Finished STOP or LENGTH comes with it), until remove.
                One that is Finished FAILED holds them until remove too: a transfer may be reading them.
                All its pages are reserved before its first Progress and never preempted.

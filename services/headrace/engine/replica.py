@@ -94,11 +94,13 @@ class Replica:
         shares = self._schedule.plan(self._live.values())
         if copies := self._allocator.take_copies():
             self._runner.pages.copy(copies)
+        news.progress += [self._progress(sequence) for sequence in self._schedule.found]
         if shares:
             drawn = self._runner.run([self._span(sequence, count) for sequence, count in shares.items()])
             for (sequence, count), result in zip(shares.items(), drawn, strict=True):
                 self._came(sequence, count, result, news)
         stored, evicted = self._allocator.drain()
+        idle = not shares and not self._schedule.found
         return StepOutput(
             tuple(news.sampled),
             tuple(news.progress),
@@ -106,8 +108,8 @@ class Replica:
             stored,
             evicted,
             self._load(),
-            idle=not shares,
-            stuck=0 if shares else self._stuck(),
+            idle=idle,
+            stuck=self._stuck() if idle else 0,
             preempted=self._schedule.preempted,
             kv=self._kv_use(),
         )
@@ -174,11 +176,14 @@ class Replica:
             sequence.scores += result.scored
         sequence.computed += count
         self._allocator.publish(sequence, tail=count > 1)
-        if sequence.job.kind is JobKind.PREFILL:
-            blocks = tuple(sequence.blocks[: self._allocator.pages_for(sequence.computed)])
-            news.progress.append(Progress(sequence.job.key, sequence.computed, blocks))
+        if sequence.sends:
+            news.progress.append(self._progress(sequence))
         if result.token is not None:
             self._drawn(sequence, result.token, result, news)
+
+    def _progress(self, sequence: Sequence) -> Progress:
+        blocks = sequence.blocks[: self._allocator.pages_for(sequence.computed)]
+        return Progress(sequence.job.key, sequence.computed, tuple(blocks))
 
     def _drawn(self, sequence: Sequence, token: int, drawn: Drawn, news: _News) -> None:
         key = sequence.job.key
@@ -186,7 +191,7 @@ class Replica:
             Sampled(key, sequence.position, token, sequence.take_cached_tokens(), drawn.logprob, sequence.take_scores())
         )
         self._append(sequence, token)
-        if sequence.job.kind is JobKind.PREFILL:
+        if sequence.sends:
             outcome, sequence.outcome = sequence.outcome, None
             sequence.state = State.HELD
             if outcome is not None:
@@ -211,7 +216,7 @@ class Replica:
         """A prefill job keeps its pages until `remove`: a transfer may be reading them."""
         sequence.failed = True
         self._allocator.forget(sequence)
-        if sequence.job.kind is JobKind.PREFILL:
+        if sequence.sends:
             sequence.state = State.HELD
         else:
             self._free(sequence)

@@ -73,9 +73,14 @@ class Sequence:
         return len(self.tokens) - self.job.prompt_len
 
     @property
+    def sends(self) -> bool:
+        """Its pages leave over a transfer as soon as the KV of their tokens stands in them."""
+        return self.job.kind is JobKind.PREFILL
+
+    @property
     def pinned(self) -> bool:
         """Its pages are, or will be, read or written by a transfer: never take them away."""
-        return self.job.kind is JobKind.PREFILL or self.state in (State.GRANTED, State.HELD)
+        return self.sends or self.state in (State.GRANTED, State.HELD)
 
     @property
     def receives(self) -> bool:

@@ -126,6 +126,7 @@ class Life:
     added: bool = False
     gone: bool = False
     due: int | None = None
+    told: int = 0
     blocks: tuple[int, ...] = ()
     resident: int = 0
 
@@ -220,10 +221,16 @@ class Driver:
         assert data[:whole] == _kv(life.plan.stem, life.plan.length, self.load.page)[:whole]
 
     def _step(self, step: int) -> None:
+        batches = len(self.runner.batches)
         output = self.engine.step()
         self.engine.check()
+        if len(self.runner.batches) == batches:
+            assert output.idle != bool(output.progress), "a step did nothing"
+            assert not output.sampled
         for progress in output.progress:
             life = self.by_key[progress.key]
+            assert progress.computed_tokens > life.told, "told twice"
+            life.told = progress.computed_tokens
             assert progress.blocks[: len(life.blocks)] == life.blocks, "a transfer's pages were taken away"
             life.blocks = progress.blocks
         for one in output.sampled:
