@@ -111,6 +111,30 @@ class TestLocalJobs:
             assert len(trace.sampled(first)) == before + 1
 
 
+class TestStepTime:
+    """No step is as short as these are asked to be, so prompts go on in the smallest pieces."""
+
+    def test_prompts_are_computed_in_pieces_that_fit(self, build: Build) -> None:
+        engine, trace = build(max_step_ms=0.0001), Trace()
+        job = make_job("a", prompt(1, 70), JobKind.PREFILL)
+        engine.add(job)
+        trace.run(engine)
+        assert [one.computed_tokens for one in trace.progress(job)] == [16, 32, 48, 64, 70]
+
+    def test_pieces_are_as_large_as_ever_where_there_is_time(self, build: Build) -> None:
+        engine, trace = build(max_step_ms=600_000.0), Trace()
+        job = make_job("a", prompt(1, 200), JobKind.PREFILL)
+        engine.add(job)
+        trace.run(engine)
+        assert [one.computed_tokens for one in trace.progress(job)] == [16, 80, 144, 200]
+
+    @pytest.mark.parametrize("batch_invariant", [False, True], ids=["default", "batch-invariant"])
+    def test_the_tokens_are_the_same(self, build: Build, batch_invariant: bool) -> None:
+        jobs = [make_job(f"j{index}", prompt(index, 30 + 41 * index), logprobs=1) for index in range(4)]
+        whole = generate(build(batch_invariant=batch_invariant), *jobs)
+        assert generate(build(batch_invariant=batch_invariant, max_step_ms=0.0001), *jobs) == whole
+
+
 class TestEndings:
     def test_stop_token_is_reported_and_ends(self, build: Build) -> None:
         engine = build()

@@ -3,6 +3,7 @@
 Owns the numbers only; it allocates nothing and knows no weights.
 """
 
+import math
 from dataclasses import dataclass
 
 import psutil
@@ -29,9 +30,11 @@ class EngineOptions:
 
     dtype: "auto" (bfloat16) or a key of DTYPE_BYTES, for weights and KV alike. max_model_len: None is as long as
     model and pool allow. max_num_seqs: jobs at once. max_num_batched_tokens: tokens computed in one step, which
-    bounds how long a step may delay running streams. block_size: tokens of a page. kv_cache_memory_bytes: the pool;
-    gpu_memory_utilization instead: the share of the memory free at the start that weights and pool take together; of
-    neither: DEFAULT_KV_BYTES. threads: CPU threads of the replica's tensor operations; 0 leaves the library's choice.
+    bounds how long a step may delay running streams. max_step_ms: prompts get fewer of these tokens, BLOCK_TOKENS at
+    least, so that a step stays below this time as far as earlier ones tell; 0: no such limit. block_size: tokens of a
+    page. kv_cache_memory_bytes: the pool; gpu_memory_utilization instead: the share of the memory free at the start
+    that weights and pool take together; of neither: DEFAULT_KV_BYTES. threads: CPU threads of the replica's tensor
+    operations; 0 leaves the library's choice.
     batch_invariant: a request's tokens and logprobs are the same bits whatever else runs, at a price.
     tensor_parallel_size: ranks that share a replica, each a process with its part of the threads.
     kernels: "native" computes in C++, "torch" with torch, "auto" natively where the model and the processor allow it.
@@ -47,6 +50,7 @@ class EngineOptions:
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 128
+    max_step_ms: float = 0.0
     block_size: int = BLOCK_TOKENS
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float | None = None
@@ -67,6 +71,11 @@ class EngineOptions:
             self.max_num_batched_tokens >= self.max_num_seqs,
             f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs ({self.max_num_seqs}).",
             "A step must hold one token of every sequence: raise the first or lower the second.",
+        )
+        _require(
+            0 <= self.max_step_ms < math.inf,
+            f"max_step_ms {self.max_step_ms} is no time that a step could take.",
+            "Give milliseconds such as 50, or 0 for no limit.",
         )
         _require(
             self.block_size >= BLOCK_TOKENS and self.block_size % BLOCK_TOKENS == 0,

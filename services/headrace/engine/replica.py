@@ -3,6 +3,8 @@
 Owns the live sequences and what a step reports. It knows no tensor, no kernel and no text.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.core.errors import ContextLengthExceeded, HeadraceError, InternalError, InvalidRequest, Overloaded
@@ -12,9 +14,10 @@ from headrace.core.pages import PagePort
 from headrace.core.vocabulary import Vocabulary
 from headrace.engine.allocator import Allocator
 from headrace.engine.engine import Admission, EngineInfo, Finished, KvUse, Progress, Sampled, StepOutput
+from headrace.engine.pace import Pacer
 from headrace.engine.prefix_cache import PrefixCache
 from headrace.engine.runner import Draw, Drawn, Runner, Span
-from headrace.engine.schedule import Schedule
+from headrace.engine.schedule import Schedule, Shares
 from headrace.engine.sequence import Sequence, State, outcome_of
 
 _RETRY_AFTER_S = 0.5
@@ -30,10 +33,19 @@ class _News:
 
 
 class Replica:
-    """See Engine for the contract. token_budget: tokens computed in one step at most."""
+    """See Engine for the contract. token_budget: tokens computed in one step at most. max_step_s: seconds that a step
+    with prompts should stay below, measured by `clock`; 0 for no such limit."""
 
     def __init__(
-        self, info: EngineInfo, vocabulary: Vocabulary, runner: Runner, *, token_budget: int, prefix_caching: bool
+        self,
+        info: EngineInfo,
+        vocabulary: Vocabulary,
+        runner: Runner,
+        *,
+        token_budget: int,
+        prefix_caching: bool,
+        max_step_s: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._info = info
         self._vocabulary = vocabulary
@@ -41,6 +53,7 @@ class Replica:
         cache = PrefixCache(info.num_blocks, page_tokens=info.layout.block_tokens, enabled=prefix_caching)
         self._allocator = Allocator(cache)
         self._schedule = Schedule(self._allocator, token_budget)
+        self._pacer = Pacer(max_step_s, clock)
         self._live: dict[JobKey, Sequence] = {}  # oldest first
         self._taken = 0
 
@@ -89,16 +102,16 @@ class Replica:
 
     def step(self) -> StepOutput:
         news = _News()
+        self._pacer.begin()
         for sequence in [one for one in self._live.values() if one.outcome is not None]:
             self._finish(sequence, news)
-        shares = self._schedule.plan(self._live.values())
+        shares = self._schedule.plan(self._live.values(), self._pacer.prompt_tokens)
         if copies := self._allocator.take_copies():
             self._runner.pages.copy(copies)
         news.progress += [self._progress(sequence) for sequence in self._schedule.found]
         if shares:
-            drawn = self._runner.run([self._span(sequence, count) for sequence, count in shares.items()])
-            for (sequence, count), result in zip(shares.items(), drawn, strict=True):
-                self._came(sequence, count, result, news)
+            self._run(shares, news)
+            self._pacer.ran(shares.values())
         stored, evicted = self._allocator.drain()
         idle = not shares and not self._schedule.found
         return StepOutput(
@@ -158,6 +171,11 @@ class Replica:
         if self._schedule.short or not self._allocator.admit(sequence, hit, headroom=spare):
             raise Overloaded("There are no free KV pages for this job now.", retry_after_s=_RETRY_AFTER_S)
         sequence.state = State.GRANTED
+
+    def _run(self, shares: Shares, news: _News) -> None:
+        drawn = self._runner.run([self._span(sequence, count) for sequence, count in shares.items()])
+        for (sequence, count), result in zip(shares.items(), drawn, strict=True):
+            self._came(sequence, count, result, news)
 
     def _span(self, sequence: Sequence, count: int) -> Span:
         sampling = sequence.job.sampling

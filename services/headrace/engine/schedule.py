@@ -53,9 +53,10 @@ class Schedule:
         self.preempted = 0
         self.found: list[Sequence] = []
 
-    def plan(self, live: Iterable[Sequence]) -> Shares:
+    def plan(self, live: Iterable[Sequence], prompt_tokens: int | None = None) -> Shares:
         """How many tokens each sequence computes now. Their pages are held on return.
 
+        prompt_tokens: of what the streams leave of the budget, prompts get no more than this; None: all of it.
         Streams go before prompts, so that a long prompt delays them by one batch, never by itself. When there is
         something `found`, nobody computes: a batch takes long, and the transfer has no need to wait for it. That
         costs nobody a turn, and happens once a prompt at most.
@@ -73,6 +74,8 @@ class Schedule:
             if self.found:
                 return {}
             prompts += begun
+        if prompt_tokens is not None:
+            step.left = min(step.left, prompt_tokens)
         self._serve_prompts([one for one in prompts if one.state is State.RUNNING], step)
         return step.shares
 
