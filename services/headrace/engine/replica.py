@@ -67,11 +67,14 @@ class Replica:
 
     def add(self, job: Job) -> Admission:
         self._validate(job)
-        if len(self._live) >= self._info.max_jobs:
-            raise Overloaded(f"All {self._info.max_jobs} slots are taken.", retry_after_s=_RETRY_AFTER_S)
         sequence = Sequence.of(job, age=self._taken)
+        if self._count(exports=sequence.exports) >= self._info.max_jobs:
+            raise Overloaded(f"All {self._info.max_jobs} slots are taken.", retry_after_s=_RETRY_AFTER_S)
         if job.kind is JobKind.DECODE:
             self._grant(sequence)
+            resident = sequence.computed
+        elif sequence.exports:
+            self._export(sequence)
             resident = sequence.computed
         else:
             resident = len(self._allocator.find(sequence).pages) * self._info.layout.block_tokens
@@ -91,6 +94,15 @@ class Replica:
         self._allocator.publish(sequence, tail=True)
         sequence.state = State.RUNNING
         self._append(sequence, first_token)
+
+    def hold(self, key: JobKey) -> Progress | None:
+        sequence = self._live.get(key)
+        if sequence is None or sequence.state is State.ENDED:
+            return None
+        if sequence.sends or sequence.exports or sequence.state is State.GRANTED:
+            raise InvalidRequest(f"Job {key} cannot be held: it writes no answer.")
+        sequence.state = State.HELD
+        return self._progress(sequence)
 
     def remove(self, key: JobKey, verified_tokens: int = 0) -> None:
         sequence = self._live.get(key)
@@ -150,12 +162,12 @@ class Replica:
     def _prove(self, job: Job) -> None:
         """Raises ContextLengthExceeded for a job that the whole pool could not hold up to its end.
 
-        The last token of an answer has no KV, and a prefill job ends before it computes its first.
+        The last token of an answer has no KV; a prefill job ends before it computes its first, an export computes none.
         """
         longest = self._info.max_model_len
         if job.sampling.max_tokens is not None:
             longest = min(longest, job.prompt_len + job.sampling.max_tokens)
-        needed = len(job.tokens) if job.kind is JobKind.PREFILL else max(longest - 1, len(job.tokens))
+        needed = len(job.tokens) if job.kind in (JobKind.PREFILL, JobKind.EXPORT) else max(longest - 1, len(job.tokens))
         pages, size = self._allocator.pages_for(needed), self._info.layout.block_tokens
         if pages > self._info.num_blocks:
             raise ContextLengthExceeded(
@@ -171,6 +183,15 @@ class Replica:
         if self._schedule.short or not self._allocator.admit(sequence, hit, headroom=spare):
             raise Overloaded("There are no free KV pages for this job now.", retry_after_s=_RETRY_AFTER_S)
         sequence.state = State.GRANTED
+
+    def _export(self, sequence: Sequence) -> None:
+        """Give it pages that are here: those of one that holds them all, else the whole ones that are cached."""
+        source = next((one for one in self._live.values() if one.has_all_of(sequence)), None)
+        if source is not None:
+            self._allocator.share(sequence, source)
+        elif self._schedule.short or not self._allocator.pin(sequence):
+            raise Overloaded("There are no KV pages to spare for an export now.", retry_after_s=_RETRY_AFTER_S)
+        sequence.state = State.HELD
 
     def _run(self, shares: Shares, news: _News) -> None:
         drawn = self._runner.run([self._span(sequence, count) for sequence, count in shares.items()])
@@ -231,7 +252,12 @@ class Replica:
         news.finished.append(Finished(sequence.job.key, sequence.outcome))
 
     def _fail(self, sequence: Sequence, error: HeadraceError, news: _News) -> None:
-        """A prefill job keeps its pages until `remove`: a transfer may be reading them."""
+        """A prefill job keeps its pages until `remove`: a transfer may be reading them.
+
+        Exports compute nothing by which they would fail, so they are told what their pages are worth.
+        """
+        for other in (one for one in self._live.values() if one.exports):
+            other.failed |= not set(other.blocks).isdisjoint(sequence.blocks)
         sequence.failed = True
         self._allocator.forget(sequence)
         if sequence.sends:
@@ -249,15 +275,20 @@ class Replica:
         """Jobs that would compute if they had pages: those that never began, and streams that stand still."""
         return sum(sequence.state in (State.WAITING, State.RUNNING) for sequence in self._live.values())
 
+    def _count(self, *, exports: bool) -> int:
+        """Jobs that are exports or those that are not. The latter take the slots; exports have as many of their own."""
+        return sum(sequence.exports is exports for sequence in self._live.values())
+
     def _load(self) -> Load:
         waiting = sum(sequence.state is State.WAITING for sequence in self._live.values())
+        jobs = self._count(exports=False)
         return Load(
-            running=len(self._live) - waiting,
+            running=jobs - waiting,
             waiting=waiting,
             free_blocks=self._allocator.pool.free,
             total_blocks=self._info.num_blocks,
             cached_blocks=self._allocator.cached_blocks,
-            credits=self._info.max_jobs - len(self._live),
+            credits=self._info.max_jobs - jobs,
         )
 
     def _kv_use(self) -> KvUse:
