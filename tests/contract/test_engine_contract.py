@@ -718,7 +718,8 @@ class TestExport:
 
     def test_the_last_free_page_is_left_to_those_who_write(self, build: Build) -> None:
         engine, trace = build(blocks=8), Trace()
-        generate(engine, make_job("before", prompt(1, 64), max_tokens=1))
+        engine.add(make_job("before", prompt(1, 64), max_tokens=1))
+        trace.run(engine)
         stream = make_job("stream", prompt(2, 60), max_tokens=30, ignore_eos=True)
         engine.add(stream)
         write_on(engine, stream, trace, 1)
