@@ -740,8 +740,11 @@ class TestExport:
         trace.run(engine)
         assert [one.outcome for one in trace.finished(broken)] == [Outcome.FAILED]
         engine.check()
-        engine.remove(export.key)
-        engine.check()
+        another = make_job("y", prompt(1, 48), JobKind.EXPORT)
+        assert engine.add(another).resident_tokens == 0  # not from the one that still holds them either
+        for job in (export, another):
+            engine.remove(job.key)
+            engine.check()
         again = [make_job("a", prompt(1, 60)), make_job("d", prompt(3, 100))]
         assert engine.add(again[0]).resident_tokens == 0
         engine.remove(again[0].key)
