@@ -254,7 +254,7 @@ class Replica:
     def _fail(self, sequence: Sequence, error: HeadraceError, news: _News) -> None:
         """A prefill job keeps its pages until `remove`: a transfer may be reading them.
 
-        Exports compute nothing by which they would fail: so that no other one finds the pages through them, they are told.
+        Exports compute nothing by which they would fail. They are told, so that nobody finds the pages through them.
         """
         for other in (one for one in self._live.values() if one.exports):
             other.failed |= not set(other.blocks).isdisjoint(sequence.blocks)
