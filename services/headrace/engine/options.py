@@ -30,11 +30,9 @@ class EngineOptions:
 
     dtype: "auto" (bfloat16) or a key of DTYPE_BYTES, for weights and KV alike. max_model_len: None is as long as
     model and pool allow. max_num_seqs: jobs at once. max_num_batched_tokens: tokens computed in one step, which
-    bounds how long a step may delay running streams. max_step_ms: prompts get fewer of these tokens, BLOCK_TOKENS at
-    least, so that a step stays below this time as far as earlier ones tell; 0: no such limit. block_size: tokens of a
-    page. kv_cache_memory_bytes: the pool; gpu_memory_utilization instead: the share of the memory free at the start
-    that weights and pool take together; of neither: DEFAULT_KV_BYTES. threads: CPU threads of the replica's tensor
-    operations; 0 leaves the library's choice.
+    bounds how long a step may delay running streams. block_size: tokens of a page. kv_cache_memory_bytes: the pool;
+    gpu_memory_utilization instead: the share of the memory free at the start that weights and pool take together; of
+    neither: DEFAULT_KV_BYTES. threads: CPU threads of the replica's tensor operations; 0 leaves the library's choice.
     batch_invariant: a request's tokens and logprobs are the same bits whatever else runs, at a price.
     tensor_parallel_size: ranks that share a replica, each a process with its part of the threads.
     kernels: "native" computes in C++, "torch" with torch, "auto" natively where the model and the processor allow it.
@@ -44,6 +42,8 @@ class EngineOptions:
     loaded, but int4 keeps what is in Q4_0 or Q4_1; None brings them to `dtype`.
     device: "cpu", or "cuda" for weights, pages and steps on the first GPU; there gpu_memory_utilization is a share of
     its memory. enforce_eager: no decode step is captured in a graph.
+    max_step_ms: prompts get fewer tokens of a step, BLOCK_TOKENS at least, so that it stays below this time as far as
+    earlier ones tell; 0: no such limit.
     """
 
     dtype: str = "auto"
