@@ -69,6 +69,7 @@ class EngineConfig(ProcessConfig):
     max_model_len: int | None = Field(None, ge=16, description="context in tokens; default: the model's")
     max_num_seqs: int = Field(64, ge=1, le=4096, description="sequences a worker runs at once")
     max_num_batched_tokens: int = Field(128, ge=16, description="tokens of one engine step")
+    max_step_ms: float = Field(0.0, ge=0, description="prompts get what a step can do in this time; 0: no such limit")
     block_size: int = Field(16, ge=16, le=1024, multiple_of=16, description="tokens of a KV page; a multiple of 16")
     kv_cache_memory_bytes: int | None = Field(None, ge=1, description="bytes of a worker's KV pages; default: 1 GiB")
     gpu_memory_utilization: float | None = Field(

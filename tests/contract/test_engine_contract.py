@@ -8,13 +8,13 @@ import pytest
 from fixtures.engine_driver import ROOT, Trace, copy_pages, generate, hand_over, make_job, prompt
 from fixtures.tiny_model import CONFIG, STOP_ID, VOCABULARY, tiny_files
 
-from headrace.core.blocks import blocks_for, root_hash
+from headrace.core.blocks import blocks_for, chain, root_hash
 from headrace.core.errors import ContextLengthExceeded, HeadraceError, InternalError, InvalidRequest, Overloaded
 from headrace.core.jobs import Job, JobKey, JobKind, Outcome
 from headrace.core.layout import KvLayout
 from headrace.core.logprobs import TokenLogprob
 from headrace.engine.build import build_engine
-from headrace.engine.engine import Engine
+from headrace.engine.engine import Admission, Engine
 from headrace.engine.fake import build_fake_engine
 from headrace.engine.options import EngineOptions
 from headrace_kernels.native import instruction_set
@@ -109,6 +109,30 @@ class TestLocalJobs:
             before = len(trace.sampled(first))
             trace.see(engine.step())
             assert len(trace.sampled(first)) == before + 1
+
+
+class TestStepTime:
+    """No step is as short as these are asked to be, so prompts go on in the smallest pieces."""
+
+    def test_prompts_are_computed_in_pieces_that_fit(self, build: Build) -> None:
+        engine, trace = build(max_step_ms=0.0001), Trace()
+        job = make_job("a", prompt(1, 70), JobKind.PREFILL)
+        engine.add(job)
+        trace.run(engine)
+        assert [one.computed_tokens for one in trace.progress(job)] == [16, 32, 48, 64, 70]
+
+    def test_pieces_are_as_large_as_ever_where_there_is_time(self, build: Build) -> None:
+        engine, trace = build(max_step_ms=600_000.0), Trace()
+        job = make_job("a", prompt(1, 200), JobKind.PREFILL)
+        engine.add(job)
+        trace.run(engine)
+        assert [one.computed_tokens for one in trace.progress(job)] == [16, 80, 144, 200]
+
+    @pytest.mark.parametrize("batch_invariant", [False, True], ids=["default", "batch-invariant"])
+    def test_the_tokens_are_the_same(self, build: Build, batch_invariant: bool) -> None:
+        jobs = [make_job(f"j{index}", prompt(index, 30 + 41 * index), logprobs=1) for index in range(4)]
+        whole = generate(build(batch_invariant=batch_invariant), *jobs)
+        assert generate(build(batch_invariant=batch_invariant, max_step_ms=0.0001), *jobs) == whole
 
 
 class TestEndings:
@@ -324,6 +348,84 @@ class TestHandOver:
         assert all(progress[-1].blocks[: len(one.blocks)] == one.blocks for one in progress)
         assert len(trace.tokens(job)) == 1
 
+    def test_what_the_cache_has_is_told_before_anything_is_computed(self, build: Build) -> None:
+        engine, decode, trace = build(max_num_batched_tokens=16), build(), Trace()
+        engine.add(make_job("before", prompt(1, 64), max_tokens=1))
+        trace.run(engine)
+        engine.add(make_job("stream", prompt(8, 8), max_tokens=40, ignore_eos=True))
+        other = make_job("other", prompt(2, 300), JobKind.PREFILL)
+        engine.add(other)
+        for _ in range(4):
+            trace.see(engine.step())
+        # 1. With a stream and a long prompt in front of it, the step that begins it computes nothing and tells of it.
+        tokens = prompt(1, 64) + prompt(3, 40)
+        sent, granted = (make_job("a", tokens, kind) for kind in (JobKind.PREFILL, JobKind.DECODE))
+        engine.add(sent)
+        step = trace.see(engine.step())
+        (told,) = step.progress
+        assert (told.key, told.computed_tokens, len(told.blocks)) == (sent.key, 64, 4)
+        assert (step.sampled, step.idle, step.stuck) == ((), False, 0)
+        engine.check()
+        # 2. Its pages can be sent at once.
+        blocks = decode.add(granted).blocks
+        copy_pages(engine, told.blocks, decode, blocks[:4])
+        # 3. Nobody is told twice, and everybody goes on.
+        assert trace.see(engine.step()).sampled
+        trace.run(engine)
+        first, *later = trace.progress(sent)
+        assert first == told
+        assert [one.computed_tokens for one in later] == sorted({one.computed_tokens for one in later} - {64})
+        assert all(later[-1].blocks[: len(one.blocks)] == one.blocks for one in (first, *later))
+        copy_pages(engine, later[-1].blocks[4:], decode, blocks[4:])
+        # 4. What arrived is what was computed.
+        decode.activate(granted.key, trace.tokens(sent)[0])
+        (local,) = generate(build(), make_job("a", tokens))
+        assert trace.tokens(sent) + Trace().run(decode).tokens(granted) == local
+        for job in (sent, other):
+            engine.remove(job.key)
+        assert free(engine) == 64
+        engine.check()
+
+    @pytest.mark.parametrize("length", [64, 49])
+    def test_a_prompt_that_is_here_whole_is_told_of_too(self, build: Build, length: int) -> None:
+        engine, trace = build(), Trace()
+        engine.add(make_job("before", prompt(1, length), max_tokens=1))
+        trace.run(engine)
+        job = make_job("a", prompt(1, length), JobKind.PREFILL)
+        engine.add(job)
+        trace.run(engine)
+        assert [one.computed_tokens for one in trace.progress(job)] == [length - 1, length]
+        assert [one.cached_tokens for one in trace.sampled(job)] == [length - 1]
+
+    @pytest.mark.parametrize(
+        ("kind", "found", "sampling"),
+        [(JobKind.LOCAL, 32, {}), (JobKind.PREFILL, 15, {}), (JobKind.PREFILL, 32, {"prompt_logprobs": 0})],
+        ids=["not-sent", "no-whole-page", "scored"],
+    )
+    def test_where_no_page_can_leave_no_step_is_spent_on_it(
+        self, build: Build, kind: JobKind, found: int, sampling: dict[str, object]
+    ) -> None:
+        engine, trace = build(), Trace()
+        engine.add(make_job("before", prompt(1, found), max_tokens=1))
+        trace.run(engine)
+        job = make_job("a", prompt(1, found) + prompt(3, 8), kind, **sampling)  # type: ignore[arg-type]
+        engine.add(job)
+        step = engine.step()
+        assert [one.key for one in step.sampled] == [job.key]
+        assert [one.computed_tokens for one in step.progress] == ([found + 8] if kind is JobKind.PREFILL else [])
+
+    def test_a_job_that_leaves_after_it_was_told_of_gives_everything_back(self, build: Build) -> None:
+        engine, trace = build(), Trace()
+        engine.add(make_job("before", prompt(1, 64), max_tokens=1))
+        trace.run(engine)
+        job = make_job("a", prompt(1, 64) + prompt(3, 40), JobKind.PREFILL)
+        engine.add(job)
+        assert trace.see(engine.step()).progress
+        engine.remove(job.key)
+        engine.check()
+        last = trace.see(engine.step())
+        assert (last.idle, last.sampled, last.progress, last.load.free_blocks) == (True, (), (), 64)
+
     def test_a_grant_holds_its_pages_until_it_is_removed(self, build: Build) -> None:
         engine = build()
         job = make_job("a", prompt(1, 100), JobKind.DECODE)
@@ -380,6 +482,273 @@ class TestHandOver:
         fresh = build(batch_invariant=batch_invariant)
         assert [trace.tokens(job) for job in others] == generate(fresh, *others)
         engine.check()
+
+
+def read(engine: Engine, blocks: tuple[int, ...]) -> bytes:
+    data = bytearray(len(blocks) * engine.pages.layout.block_bytes)
+    engine.pages.read(blocks, memoryview(data))
+    return bytes(data)
+
+
+def write_on(engine: Engine, job: Job, trace: Trace, tokens: int) -> None:
+    """Step until `job` has written `tokens` tokens here."""
+    while len(trace.tokens(job)) < tokens:
+        assert not trace.see(engine.step()).idle
+
+
+class TestHold:
+    @pytest.mark.parametrize("written", [1, 8, 9, 20])  # 39 + 9 tokens fill three pages
+    def test_a_held_stream_stays_where_it_is(self, build: Build, written: int) -> None:
+        engine, trace = build(), Trace()
+        job, other = (make_job(name, prompt(n, 40), max_tokens=30, ignore_eos=True) for n, name in enumerate("ab"))
+        for one in (job, other):
+            engine.add(one)
+        write_on(engine, job, trace, written)
+        # 1. All its tokens but the last one have KV.
+        held = engine.hold(job.key)
+        assert held is not None
+        assert (held.key, held.computed_tokens, len(held.blocks)) == (job.key, 39 + written, blocks_for(39 + written))
+        before = read(engine, held.blocks)
+        # 2. It goes no further, and the other one does.
+        trace.run(engine)
+        assert len(trace.tokens(job)) == written
+        assert not trace.finished(job)
+        assert trace.tokens(other) == generate(build(), other)[0]
+        # 3. Its pages stay, and told again it says the same.
+        assert engine.hold(job.key) == held
+        assert read(engine, held.blocks) == before
+        engine.check()
+        assert trace.steps[-1].load.free_blocks <= 64 - len(held.blocks)
+        # 4. They are free when it is removed, and found again.
+        engine.remove(job.key)
+        assert free(engine) == 64
+        engine.check()
+        assert engine.add(make_job("c", prompt(0, 40) + prompt(5, 9))).resident_tokens == 32
+
+    def test_a_held_decode_job_stays_where_it_is(self, build: Build) -> None:
+        prefill, decode, trace = build(), build(), Trace()
+        sent, granted = (
+            make_job("a", prompt(1, 40), kind, max_tokens=30, ignore_eos=True)
+            for kind in (JobKind.PREFILL, JobKind.DECODE)
+        )
+        blocks = decode.add(granted).blocks
+        prefill.add(sent)
+        run = Trace().run(prefill)
+        copy_pages(prefill, run.progress(sent)[-1].blocks, decode, blocks)
+        decode.activate(granted.key, run.tokens(sent)[0])
+        write_on(decode, granted, trace, 5)
+        held = decode.hold(granted.key)
+        assert held is not None
+        assert (held.computed_tokens, held.blocks[:2]) == (45, blocks[:2])
+        assert len(trace.run(decode).tokens(granted)) == 5
+
+    def test_a_prompt_that_is_being_read_is_held_with_what_it_has(self, build: Build) -> None:
+        engine, trace = build(max_num_batched_tokens=16), Trace()
+        job = make_job("a", prompt(1, 100))
+        engine.add(job)
+        for _ in range(3):
+            trace.see(engine.step())
+        held = engine.hold(job.key)
+        assert held is not None
+        assert (held.computed_tokens, len(held.blocks)) == (48, 3)
+        assert not trace.run(engine).sampled(job)
+        engine.remove(job.key)
+        assert free(engine) == 64
+
+    def test_one_that_waits_for_pages_has_none(self, build: Build) -> None:
+        engine, trace = build(blocks=8), Trace()
+        first, late = make_job("a", prompt(1, 60), max_tokens=40), make_job("b", prompt(2, 100), max_tokens=4)
+        engine.add(first)
+        engine.add(late)
+        trace.see(engine.step())
+        held = engine.hold(late.key)
+        assert held is not None
+        assert (held.computed_tokens, held.blocks) == (0, ())
+        trace.run(engine)
+        assert not trace.sampled(late)
+        assert len(trace.finished(first)) == 1
+        engine.remove(late.key)
+        engine.check()
+
+    def test_who_waits_for_its_tokens_goes_on_without_it(self, build: Build) -> None:
+        engine, trace = build(max_num_batched_tokens=16), Trace()
+        first, twin = (make_job(name, prompt(1, 100), max_tokens=4) for name in "ab")
+        engine.add(first)
+        engine.add(twin)
+        for _ in range(3):
+            trace.see(engine.step())
+        assert engine.hold(first.key) is not None
+        trace.run(engine)
+        assert trace.tokens(twin) == generate(build(), twin)[0]
+        assert not trace.sampled(first)
+        engine.remove(first.key)
+        engine.check()
+
+    def test_nothing_is_held_of_what_is_over(self, build: Build) -> None:
+        engine, trace = build(), Trace()
+        job = make_job("a", prompt(1, 20))
+        engine.add(job)
+        trace.run(engine)
+        assert engine.hold(job.key) is None
+        assert engine.hold(JobKey("nobody", 1)) is None
+        ended = make_job("b", prompt(2, 20), JobKind.DECODE)
+        engine.add(ended)
+        engine.activate(ended.key, STOP_ID)
+        assert engine.hold(ended.key) is None
+        assert [one.outcome for one in engine.step().finished] == [Outcome.STOP]
+
+    @pytest.mark.parametrize("kind", [JobKind.PREFILL, JobKind.DECODE, JobKind.EXPORT])
+    @pytest.mark.parametrize("steps", [0, 1, 9])
+    def test_only_who_writes_an_answer_can_be_held(self, build: Build, kind: JobKind, steps: int) -> None:
+        engine = build(max_num_batched_tokens=16)
+        job = make_job("a", prompt(1, 60), kind)
+        engine.add(job)
+        for _ in range(steps):
+            engine.step()
+        with pytest.raises(InvalidRequest, match="cannot be held"):
+            engine.hold(job.key)
+        engine.remove(job.key)
+        assert free(engine) == 64
+        engine.check()
+
+
+class TestExport:
+    @pytest.mark.parametrize("written", [1, 8, 9, 20])
+    @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 5}], ids=["greedy", "seeded"])
+    def test_an_answer_goes_on_elsewhere_with_its_pages(
+        self, build: Build, written: int, sampling: dict[str, object]
+    ) -> None:
+        job = make_job("a", prompt(1, 40), max_tokens=30, ignore_eos=True, **sampling)  # type: ignore[arg-type]
+        (expected,) = generate(build(), job)
+        source, target, trace = build(enable_prefix_caching=False), build(), Trace()
+        source.add(job)
+        write_on(source, job, trace, written)
+        held = source.hold(job.key)
+        assert held is not None
+        # 1. The rest of it is granted where it moves to.
+        answer = trace.tokens(job)
+        tokens = job.tokens + tuple(answer[:-1])
+        moved = replace(job, kind=JobKind.DECODE, tokens=tokens, hashes=chain(ROOT, tokens))
+        granted = target.add(moved)
+        # 2. Here its pages are held twice, and outlive the job whose they were.
+        export = replace(moved, kind=JobKind.EXPORT, key=JobKey("a", 2))
+        assert source.add(export) == Admission(len(tokens), held.blocks)
+        source.remove(job.key)
+        source.check()
+        assert source.step().idle
+        # 3. There it goes on.
+        copy_pages(source, held.blocks, target, granted.blocks)
+        target.activate(moved.key, answer[-1])
+        assert answer + Trace().run(target).tokens(moved) == expected
+        # 4. All is given back.
+        source.remove(export.key)
+        for engine in (source, target):
+            assert free(engine) == 64
+            engine.check()
+
+    @pytest.mark.parametrize(("length", "found"), [(100, 96), (96, 96), (95, 80), (16, 16)])
+    def test_whole_pages_are_exported_from_the_cache(self, build: Build, length: int, found: int) -> None:
+        engine, other = build(blocks=16), build()
+        generate(engine, make_job("before", prompt(1, 100), max_tokens=1))
+        export = make_job("a", prompt(1, length), JobKind.EXPORT)
+        admission = engine.add(export)
+        assert (admission.resident_tokens, len(admission.blocks)) == (found, found // 16)
+        before = read(engine, admission.blocks)
+        # 1. Whatever else needs pages, these stay as they are.
+        engine.check()
+        for index in range(4):
+            generate(engine, make_job(f"j{index}", prompt(2 + index, 90), max_tokens=4))
+        assert read(engine, admission.blocks) == before
+        engine.check()
+        # 2. Another engine gets them, as of a transfer that broke off behind them, and computes the rest.
+        received = make_job("b", prompt(1, 100), JobKind.DECODE)
+        copy_pages(engine, admission.blocks, other, other.add(received).blocks[: len(admission.blocks)])
+        other.remove(received.key, verified_tokens=admission.resident_tokens)
+        asked = make_job("c", prompt(1, 100))
+        assert other.add(asked).resident_tokens == found
+        tokens = [one.token for step in (other.step() for _ in range(40)) for one in step.sampled]
+        assert tokens == generate(build(), asked)[0]
+        # 3. They are free afterwards.
+        engine.remove(export.key)
+        assert free(engine) == 16
+        engine.check()
+
+    def test_there_is_nothing_to_export_of_what_is_not_here(self, build: Build) -> None:
+        engine = build()
+        generate(engine, make_job("before", prompt(1, 50)))
+        strangers = [
+            make_job("a", prompt(2, 50), JobKind.EXPORT),
+            make_job("b", prompt(1, 50), JobKind.EXPORT, root=root_hash(b"other tenant")),
+            replace(make_job("c", prompt(3, 50), JobKind.EXPORT), hashes=chain(ROOT, prompt(1, 50))),
+            make_job("d", prompt(1, 15), JobKind.EXPORT),
+        ]
+        assert [engine.add(export) for export in strangers] == [Admission(0, ())] * 4
+        assert engine.step().idle
+        engine.check()
+
+    def test_pages_that_are_still_written_are_not_exported(self, build: Build) -> None:
+        engine, trace = build(), Trace()
+        job = make_job("a", prompt(1, 40), max_tokens=30, ignore_eos=True)
+        engine.add(job)
+        write_on(engine, job, trace, 5)
+        export = make_job("x", prompt(1, 40) + tuple(trace.tokens(job)[:4]), JobKind.EXPORT)
+        assert engine.add(export).resident_tokens == 32
+        assert len(trace.run(engine).tokens(job)) == 30
+        engine.check()
+
+    def test_exports_have_slots_of_their_own(self, build: Build) -> None:
+        engine, trace = build(max_num_seqs=1), Trace()
+        job = make_job("a", prompt(1, 40), max_tokens=30, ignore_eos=True)
+        engine.add(job)
+        write_on(engine, job, trace, 5)
+        engine.hold(job.key)
+        exports = [make_job(name, prompt(1, 40), JobKind.EXPORT) for name in "xy"]
+        assert engine.add(exports[0]).resident_tokens == 40
+        with pytest.raises(Overloaded):
+            engine.add(exports[1])
+        load = engine.step().load
+        assert (load.running, load.waiting, load.credits) == (1, 0, 0)
+        engine.remove(job.key)
+        load = engine.step().load
+        assert (load.running, load.waiting, load.credits) == (0, 0, 1)
+        generate(engine, make_job("b", prompt(2, 20)))
+        engine.remove(exports[0].key)
+        engine.add(exports[1])
+        engine.check()
+
+    def test_the_last_free_page_is_left_to_those_who_write(self, build: Build) -> None:
+        engine, trace = build(blocks=8), Trace()
+        engine.add(make_job("before", prompt(1, 64), max_tokens=1))
+        trace.run(engine)
+        stream = make_job("stream", prompt(2, 60), max_tokens=30, ignore_eos=True)
+        engine.add(stream)
+        write_on(engine, stream, trace, 1)
+        with pytest.raises(Overloaded) as refusal:  # four pages are free, those that are asked for
+            engine.add(make_job("x", prompt(1, 64), JobKind.EXPORT))
+        assert refusal.value.retry_after_s
+        assert engine.add(make_job("y", prompt(1, 48), JobKind.EXPORT)).resident_tokens == 48
+        engine.check()
+
+    def test_pages_that_turn_out_to_be_nonsense_are_not_kept_for_an_export(self, build: Build) -> None:
+        engine, trace = build(blocks=16), Trace()
+        broken = make_job("a", prompt(1, 60), JobKind.DECODE)
+        blocks = engine.add(broken).blocks
+        engine.pages.write(blocks, memoryview(b"\xff" * (len(blocks) * BLOCK_BYTES)))
+        engine.activate(broken.key, 7)
+        export = make_job("x", prompt(1, 60), JobKind.EXPORT)
+        assert engine.add(export).resident_tokens == 48
+        trace.run(engine)
+        assert [one.outcome for one in trace.finished(broken)] == [Outcome.FAILED]
+        engine.check()
+        another = make_job("y", prompt(1, 48), JobKind.EXPORT)
+        assert engine.add(another).resident_tokens == 0  # not from the one that still holds them either
+        for job in (export, another):
+            engine.remove(job.key)
+            engine.check()
+        again = [make_job("a", prompt(1, 60)), make_job("d", prompt(3, 100))]
+        assert engine.add(again[0]).resident_tokens == 0
+        engine.remove(again[0].key)
+        assert generate(engine, *again) == generate(build(), *again)
 
 
 def near(one: TokenLogprob | None, other: TokenLogprob | None) -> bool:

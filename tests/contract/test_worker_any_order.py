@@ -11,7 +11,7 @@ from worker_harness import Router, Serving, attached, fake_engine, job, served
 from headrace.core.jobs import Abort, Activate, JobKey, JobKind
 from headrace.transfer.carrier import TransferStatus
 
-KINDS = st.sampled_from(list(JobKind))
+KINDS = st.sampled_from([JobKind.PREFILL, JobKind.DECODE, JobKind.LOCAL])
 ACTIONS = st.one_of(
     st.tuples(st.just("submit"), KINDS, st.sampled_from([0.001, 60.0])),
     st.tuples(st.just("again"), KINDS, st.sampled_from([0.001, 60.0]), st.integers(0, 9)),

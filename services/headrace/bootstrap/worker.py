@@ -92,6 +92,7 @@ def _load(config: WorkerConfig) -> tuple[str, Engine, "Ranks | None"]:
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
+        max_step_ms=config.max_step_ms,
         block_size=config.block_size,
         kv_cache_memory_bytes=config.kv_cache_memory_bytes,
         gpu_memory_utilization=config.gpu_memory_utilization,

@@ -14,11 +14,16 @@ from headrace.core.ticket import Ticket
 
 
 class JobKind(Enum):
-    """prefill: compute tokens, sample one, hand the pages over. decode: take pages, go on. local: both here."""
+    """prefill: compute tokens, sample one, hand the pages over. decode: take pages, go on. local: both here.
+
+    export: hand over the pages of its tokens that are here, and compute nothing. The engine knows it; no message has a
+    place for it.
+    """
 
     PREFILL = "prefill"
     DECODE = "decode"
     LOCAL = "local"
+    EXPORT = "export"
 
 
 @dataclass(frozen=True, slots=True, order=True)

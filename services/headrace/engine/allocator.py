@@ -13,6 +13,8 @@ from headrace.engine.pool import BlockPool
 from headrace.engine.prefix_cache import MISS, Hit, PrefixCache
 from headrace.engine.sequence import Sequence, State
 
+_NO_TOKEN = -1
+
 
 class Allocator:
     """Pages of one replica. page_tokens: tokens of a page."""
@@ -58,6 +60,24 @@ class Allocator:
         sequence.admit(list(hit.pages), blocks, hit.tokens)
         return True
 
+    def pin(self, sequence: Sequence) -> bool:
+        """Let it hold the whole pages of its tokens that are here, if one page stays free; else nothing changed."""
+        # It computes nothing, so unlike others it needs no token over: one more than it has is looked for.
+        hit = self._cache.match(sequence.job.root, [*sequence.tokens, _NO_TOKEN], partial=False)
+        blocks = self._cache.reserve(len(hit.pages), hit, headroom=1 if hit.pages else 0)
+        if blocks is None:
+            return False
+        sequence.admit(list(hit.pages), blocks, hit.tokens)
+        return True
+
+    def share(self, sequence: Sequence, source: Sequence) -> None:
+        """Let it hold the pages of its tokens that `source` has, which nobody writes any more, the last one partly
+        filled or not."""
+        blocks = source.blocks[: self.pages_for(len(sequence.tokens))]
+        for block in blocks:
+            self.pool.retain(block)
+        sequence.admit([], blocks, len(sequence.tokens))
+
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Give it pages for its first `tokens` tokens; else nothing changed."""
         missing = self.pages_for(tokens) - len(sequence.blocks)
@@ -91,7 +111,7 @@ class Allocator:
     def release(self, sequence: Sequence) -> list[int]:
         """Take the pages of a sequence that ends. Of a failed one nothing is found again; returns what nobody holds
         any more and must be cleared. Of a grant only whole pages were verified."""
-        if not sequence.failed:
+        if not sequence.failed and not sequence.exports:
             self.publish(sequence, tail=sequence.state is not State.GRANTED)
         own = [block for block in sequence.blocks if self.pool.references(block) == 1]
         self._cache.release(sequence.blocks)
@@ -117,8 +137,8 @@ class Allocator:
         return self._cache.drain()
 
     def wasted_slots(self, live: Iterable[Sequence]) -> int:
-        """Token slots of held pages that no known token will fill. A tail is never shared, so sequences add up."""
-        return sum(max(0, len(one.blocks) * self.page_tokens - len(one.tokens)) for one in live)
+        """Token slots of held pages that no known token will fill. Only exports share a tail; the others add up."""
+        return sum(max(0, len(one.blocks) * self.page_tokens - len(one.tokens)) for one in live if not one.exports)
 
     def check(self, live: Iterable[Sequence]) -> None:
         """Recount the pages from the sequences that hold them. Raises InternalError if anything is amiss."""
@@ -130,7 +150,7 @@ class Allocator:
             if sequence.state is State.WAITING and sequence.blocks:
                 raise InternalError(f"Job {sequence.job.key} waits and holds pages.")
             shared = sequence.blocks[sequence.computed // self.page_tokens :]
-            if any(self.pool.references(block) > 1 for block in shared):
+            if sequence.state is not State.HELD and any(self.pool.references(block) > 1 for block in shared):
                 raise InternalError(f"A page that job {sequence.job.key} is to write is held by another.")
         if self._copies:
             raise InternalError("Pages wait to be copied outside a step.")

@@ -128,4 +128,5 @@ def assemble(
         runner(model, pages, Sampler(vocabulary)),
         token_budget=options.max_num_batched_tokens,
         prefix_caching=options.enable_prefix_caching,
+        max_step_s=options.max_step_ms / 1000,
     )

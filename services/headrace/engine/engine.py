@@ -27,10 +27,12 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What `add` did. resident_tokens: a multiple of the block size, found in the prefix cache in whole pages.
+    """What `add` did. resident_tokens: found in the prefix cache in whole pages, a multiple of their size.
 
     blocks: for a decode job, the ids of all its blocks (the first resident_tokens // block_tokens are cached and
-    read-only, the rest are to be written); empty for the other kinds, whose blocks come with their progress.
+    read-only, the rest are to be written). For an export, those in which the KV of its first resident_tokens tokens
+    stands, whole pages unless that is all of them; they are read-only. Empty for the other kinds, whose blocks come
+    with their progress.
     """
 
     resident_tokens: int
@@ -106,7 +108,9 @@ class Engine(Protocol):
 
     A job's life:
       local    add -> [step ... Sampled ... Finished] (its pages are free when Finished is returned)
-      prefill  add -> [step ... Progress, Sampled] -> held -> remove. After its one token the job holds its pages,
+      prefill  add -> [step ... Progress, Sampled] -> held -> remove. Whole pages that it finds in the prefix cache
+               come as Progress in the step that begins it, which computes nothing and is not idle, so that they can
+               leave before its first tokens are computed. After its one token the job holds its pages,
                whether or not that token ended the request (then Finished STOP or LENGTH comes with it), until remove.
                One that is Finished FAILED holds them until remove too: a transfer may be reading them.
                All its pages are reserved before its first Progress and never preempted.
@@ -114,6 +118,11 @@ class Engine(Protocol):
                activate -> [step ... Sampled ... Finished]. `activate` makes the first token known; it is not
                sampled again and does not appear in Sampled. A first token that already ends the request
                (stop id or max_tokens) is Finished at the next step.
+      export   add (the pages of its tokens that are here are held: all of those that a held job has, else the whole
+               ones in the prefix cache, maybe none) -> remove. It computes nothing, no step tells of it, and it takes
+               none of the max_jobs slots: there are as many exports at once.
+    A local or decode job may be held instead of going on: it keeps slot and pages until remove, and nothing of it
+    appears in later steps.
     Any job may be removed at any time; unknown keys are ignored. Nothing of it appears in later steps.
     """
 
@@ -131,6 +140,14 @@ class Engine(Protocol):
 
     def activate(self, key: JobKey, first_token: int) -> None:
         """Start a decode job whose pages are all written. Publishes its full prompt blocks to the prefix cache."""
+        ...
+
+    def hold(self, key: JobKey) -> Progress | None:
+        """Stop a local or decode job for good where it stands: what of its tokens has KV, in which blocks. A stream
+        lacks that of its last token alone; one that waits for pages has none. None for a job that is over.
+
+        Telling it again changes nothing. Raises InvalidRequest for a job of another kind and for a decode job that is
+        not activated."""
         ...
 
     def remove(self, key: JobKey, verified_tokens: int = 0) -> None:

@@ -54,6 +54,7 @@ def build_fake_engine(
         runner,
         token_budget=options.max_num_batched_tokens,
         prefix_caching=options.enable_prefix_caching,
+        max_step_s=options.max_step_ms / 1000,
     )
 
 

@@ -3,6 +3,7 @@
 Owns the numbers only; it allocates nothing and knows no weights.
 """
 
+import math
 from dataclasses import dataclass
 
 import psutil
@@ -41,12 +42,15 @@ class EngineOptions:
     loaded, but int4 keeps what is in Q4_0 or Q4_1; None brings them to `dtype`.
     device: "cpu", or "cuda" for weights, pages and steps on the first GPU; there gpu_memory_utilization is a share of
     its memory. enforce_eager: no decode step is captured in a graph.
+    max_step_ms: prompts get fewer tokens of a step, BLOCK_TOKENS at least, so that it stays below this time as far as
+    earlier ones tell; 0: no such limit.
     """
 
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 128
+    max_step_ms: float = 0.0
     block_size: int = BLOCK_TOKENS
     kv_cache_memory_bytes: int | None = None
     gpu_memory_utilization: float | None = None
@@ -67,6 +71,11 @@ class EngineOptions:
             self.max_num_batched_tokens >= self.max_num_seqs,
             f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs ({self.max_num_seqs}).",
             "A step must hold one token of every sequence: raise the first or lower the second.",
+        )
+        _require(
+            0 <= self.max_step_ms < math.inf,
+            f"max_step_ms {self.max_step_ms} is no time that a step could take.",
+            "Give milliseconds such as 50, or 0 for no limit.",
         )
         _require(
             self.block_size >= BLOCK_TOKENS and self.block_size % BLOCK_TOKENS == 0,

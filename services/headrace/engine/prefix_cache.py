@@ -190,8 +190,6 @@ class PrefixCache:
         )
         if not sound or (not page and not entry.children):
             raise InternalError(f"The prefix cache's entry of block {entry.block} is broken.")
-        if page and not full and self.pool.references(entry.block) > 1:
-            raise InternalError(f"The partly filled block {entry.block} is held twice.")
 
     def _root(self, root: bytes) -> Entry:
         """It joins the tree with its first page."""

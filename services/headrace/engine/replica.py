@@ -3,6 +3,8 @@
 Owns the live sequences and what a step reports. It knows no tensor, no kernel and no text.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.core.errors import ContextLengthExceeded, HeadraceError, InternalError, InvalidRequest, Overloaded
@@ -12,9 +14,10 @@ from headrace.core.pages import PagePort
 from headrace.core.vocabulary import Vocabulary
 from headrace.engine.allocator import Allocator
 from headrace.engine.engine import Admission, EngineInfo, Finished, KvUse, Progress, Sampled, StepOutput
+from headrace.engine.pace import Pacer
 from headrace.engine.prefix_cache import PrefixCache
 from headrace.engine.runner import Draw, Drawn, Runner, Span
-from headrace.engine.schedule import Schedule
+from headrace.engine.schedule import Schedule, Shares
 from headrace.engine.sequence import Sequence, State, outcome_of
 
 _RETRY_AFTER_S = 0.5
@@ -30,10 +33,19 @@ class _News:
 
 
 class Replica:
-    """See Engine for the contract. token_budget: tokens computed in one step at most."""
+    """See Engine for the contract. token_budget: tokens computed in one step at most. max_step_s: seconds that a step
+    with prompts should stay below, measured by `clock`; 0 for no such limit."""
 
     def __init__(
-        self, info: EngineInfo, vocabulary: Vocabulary, runner: Runner, *, token_budget: int, prefix_caching: bool
+        self,
+        info: EngineInfo,
+        vocabulary: Vocabulary,
+        runner: Runner,
+        *,
+        token_budget: int,
+        prefix_caching: bool,
+        max_step_s: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._info = info
         self._vocabulary = vocabulary
@@ -41,6 +53,7 @@ class Replica:
         cache = PrefixCache(info.num_blocks, page_tokens=info.layout.block_tokens, enabled=prefix_caching)
         self._allocator = Allocator(cache)
         self._schedule = Schedule(self._allocator, token_budget)
+        self._pacer = Pacer(max_step_s, clock)
         self._live: dict[JobKey, Sequence] = {}  # oldest first
         self._taken = 0
 
@@ -54,11 +67,14 @@ class Replica:
 
     def add(self, job: Job) -> Admission:
         self._validate(job)
-        if len(self._live) >= self._info.max_jobs:
-            raise Overloaded(f"All {self._info.max_jobs} slots are taken.", retry_after_s=_RETRY_AFTER_S)
         sequence = Sequence.of(job, age=self._taken)
+        if self._count(exports=sequence.exports) >= self._info.max_jobs:
+            raise Overloaded(f"All {self._info.max_jobs} slots are taken.", retry_after_s=_RETRY_AFTER_S)
         if job.kind is JobKind.DECODE:
             self._grant(sequence)
+            resident = sequence.computed
+        elif sequence.exports:
+            self._export(sequence)
             resident = sequence.computed
         else:
             resident = len(self._allocator.find(sequence).pages) * self._info.layout.block_tokens
@@ -79,6 +95,15 @@ class Replica:
         sequence.state = State.RUNNING
         self._append(sequence, first_token)
 
+    def hold(self, key: JobKey) -> Progress | None:
+        sequence = self._live.get(key)
+        if sequence is None or sequence.state is State.ENDED:
+            return None
+        if sequence.sends or sequence.exports or sequence.state is State.GRANTED:
+            raise InvalidRequest(f"Job {key} cannot be held: it writes no answer.")
+        sequence.state = State.HELD
+        return self._progress(sequence)
+
     def remove(self, key: JobKey, verified_tokens: int = 0) -> None:
         sequence = self._live.get(key)
         if sequence is None:
@@ -89,16 +114,18 @@ class Replica:
 
     def step(self) -> StepOutput:
         news = _News()
+        self._pacer.begin()
         for sequence in [one for one in self._live.values() if one.outcome is not None]:
             self._finish(sequence, news)
-        shares = self._schedule.plan(self._live.values())
+        shares = self._schedule.plan(self._live.values(), self._pacer.prompt_tokens)
         if copies := self._allocator.take_copies():
             self._runner.pages.copy(copies)
+        news.progress += [self._progress(sequence) for sequence in self._schedule.found]
         if shares:
-            drawn = self._runner.run([self._span(sequence, count) for sequence, count in shares.items()])
-            for (sequence, count), result in zip(shares.items(), drawn, strict=True):
-                self._came(sequence, count, result, news)
+            self._run(shares, news)
+            self._pacer.ran(shares.values())
         stored, evicted = self._allocator.drain()
+        idle = not shares and not self._schedule.found
         return StepOutput(
             tuple(news.sampled),
             tuple(news.progress),
@@ -106,8 +133,8 @@ class Replica:
             stored,
             evicted,
             self._load(),
-            idle=not shares,
-            stuck=0 if shares else self._stuck(),
+            idle=idle,
+            stuck=self._stuck() if idle else 0,
             preempted=self._schedule.preempted,
             kv=self._kv_use(),
         )
@@ -135,12 +162,12 @@ class Replica:
     def _prove(self, job: Job) -> None:
         """Raises ContextLengthExceeded for a job that the whole pool could not hold up to its end.
 
-        The last token of an answer has no KV, and a prefill job ends before it computes its first.
+        The last token of an answer has no KV; a prefill job ends before it computes its first, an export computes none.
         """
         longest = self._info.max_model_len
         if job.sampling.max_tokens is not None:
             longest = min(longest, job.prompt_len + job.sampling.max_tokens)
-        needed = len(job.tokens) if job.kind is JobKind.PREFILL else max(longest - 1, len(job.tokens))
+        needed = len(job.tokens) if job.kind in (JobKind.PREFILL, JobKind.EXPORT) else max(longest - 1, len(job.tokens))
         pages, size = self._allocator.pages_for(needed), self._info.layout.block_tokens
         if pages > self._info.num_blocks:
             raise ContextLengthExceeded(
@@ -156,6 +183,20 @@ class Replica:
         if self._schedule.short or not self._allocator.admit(sequence, hit, headroom=spare):
             raise Overloaded("There are no free KV pages for this job now.", retry_after_s=_RETRY_AFTER_S)
         sequence.state = State.GRANTED
+
+    def _export(self, sequence: Sequence) -> None:
+        """Give it pages that are here: those of one that holds them all, else the whole ones that are cached."""
+        source = next((one for one in self._live.values() if one.has_all_of(sequence)), None)
+        if source is not None:
+            self._allocator.share(sequence, source)
+        elif self._schedule.short or not self._allocator.pin(sequence):
+            raise Overloaded("There are no KV pages to spare for an export now.", retry_after_s=_RETRY_AFTER_S)
+        sequence.state = State.HELD
+
+    def _run(self, shares: Shares, news: _News) -> None:
+        drawn = self._runner.run([self._span(sequence, count) for sequence, count in shares.items()])
+        for (sequence, count), result in zip(shares.items(), drawn, strict=True):
+            self._came(sequence, count, result, news)
 
     def _span(self, sequence: Sequence, count: int) -> Span:
         sampling = sequence.job.sampling
@@ -174,11 +215,14 @@ class Replica:
             sequence.scores += result.scored
         sequence.computed += count
         self._allocator.publish(sequence, tail=count > 1)
-        if sequence.job.kind is JobKind.PREFILL:
-            blocks = tuple(sequence.blocks[: self._allocator.pages_for(sequence.computed)])
-            news.progress.append(Progress(sequence.job.key, sequence.computed, blocks))
+        if sequence.sends:
+            news.progress.append(self._progress(sequence))
         if result.token is not None:
             self._drawn(sequence, result.token, result, news)
+
+    def _progress(self, sequence: Sequence) -> Progress:
+        blocks = sequence.blocks[: self._allocator.pages_for(sequence.computed)]
+        return Progress(sequence.job.key, sequence.computed, tuple(blocks))
 
     def _drawn(self, sequence: Sequence, token: int, drawn: Drawn, news: _News) -> None:
         key = sequence.job.key
@@ -186,7 +230,7 @@ class Replica:
             Sampled(key, sequence.position, token, sequence.take_cached_tokens(), drawn.logprob, sequence.take_scores())
         )
         self._append(sequence, token)
-        if sequence.job.kind is JobKind.PREFILL:
+        if sequence.sends:
             outcome, sequence.outcome = sequence.outcome, None
             sequence.state = State.HELD
             if outcome is not None:
@@ -208,10 +252,15 @@ class Replica:
         news.finished.append(Finished(sequence.job.key, sequence.outcome))
 
     def _fail(self, sequence: Sequence, error: HeadraceError, news: _News) -> None:
-        """A prefill job keeps its pages until `remove`: a transfer may be reading them."""
+        """A prefill job keeps its pages until `remove`: a transfer may be reading them.
+
+        Exports compute nothing by which they would fail. They are told, so that nobody finds the pages through them.
+        """
+        for other in (one for one in self._live.values() if one.exports):
+            other.failed |= not set(other.blocks).isdisjoint(sequence.blocks)
         sequence.failed = True
         self._allocator.forget(sequence)
-        if sequence.job.kind is JobKind.PREFILL:
+        if sequence.sends:
             sequence.state = State.HELD
         else:
             self._free(sequence)
@@ -226,15 +275,20 @@ class Replica:
         """Jobs that would compute if they had pages: those that never began, and streams that stand still."""
         return sum(sequence.state in (State.WAITING, State.RUNNING) for sequence in self._live.values())
 
+    def _count(self, *, exports: bool) -> int:
+        """Jobs that are exports or those that are not. The latter take the slots; exports have as many of their own."""
+        return sum(sequence.exports is exports for sequence in self._live.values())
+
     def _load(self) -> Load:
         waiting = sum(sequence.state is State.WAITING for sequence in self._live.values())
+        jobs = self._count(exports=False)
         return Load(
-            running=len(self._live) - waiting,
+            running=jobs - waiting,
             waiting=waiting,
             free_blocks=self._allocator.pool.free,
             total_blocks=self._info.num_blocks,
             cached_blocks=self._allocator.cached_blocks,
-            credits=self._info.max_jobs - len(self._live),
+            credits=self._info.max_jobs - jobs,
         )
 
     def _kv_use(self) -> KvUse:

@@ -42,7 +42,7 @@ class Schedule:
     """Plans steps of at most `token_budget` tokens. The oldest sequence that can give way never has to.
 
     short: in the last plan somebody stood still, gave way or waited for want of pages. preempted: how many sequences
-    lost their pages in it.
+    lost their pages in it. found: the prompts that began in it on whole pages which a transfer can send now.
     """
 
     def __init__(self, allocator: Allocator, token_budget: int) -> None:
@@ -51,21 +51,31 @@ class Schedule:
         self._steps = 0
         self.short = False
         self.preempted = 0
+        self.found: list[Sequence] = []
 
-    def plan(self, live: Iterable[Sequence]) -> Shares:
+    def plan(self, live: Iterable[Sequence], prompt_tokens: int | None = None) -> Shares:
         """How many tokens each sequence computes now. Their pages are held on return.
 
-        Streams go before prompts, so that a long prompt delays them by one batch, never by itself.
+        prompt_tokens: of what the streams leave of the budget, prompts get no more than this; None: all of it.
+        Streams go before prompts, so that a long prompt delays them by one batch, never by itself. When there is
+        something `found`, nobody computes: a batch takes long, and the transfer has no need to wait for it. That
+        costs nobody a turn, and happens once a prompt at most.
         """
         sequences = sorted(live, key=_rank)
         self._steps += 1
-        self.short, self.preempted = False, 0
+        self.short, self.preempted, self.found = False, 0, []
         step = _Step(self._token_budget, [one for one in sequences if one.state is State.RUNNING])
         prompts = [one for one in step.running if one.pending > 1]
         for sequence in [one for one in step.running if one.pending == 1]:
             self._serve_stream(sequence, step)
         if not self.short:
-            prompts += self._admit([one for one in sequences if one.state is State.WAITING], step)
+            begun = self._admit([one for one in sequences if one.state is State.WAITING], step)
+            self.found = [one for one in begun if one.sends and one.computed >= self._allocator.page_tokens]
+            if self.found:
+                return {}
+            prompts += begun
+        if prompt_tokens is not None:
+            step.left = min(step.left, prompt_tokens)
         self._serve_prompts([one for one in prompts if one.state is State.RUNNING], step)
         return step.shares
 

@@ -17,8 +17,9 @@ from headrace.engine.prefix_cache import Entry
 
 
 class State(Enum):
-    """waiting: for pages. granted: a decode job whose pages arrive. held: a prefill job that is done, its pages
-    in use by a transfer. ended: nothing left to compute, to be reported at the next step."""
+    """waiting: for pages. granted: a decode job whose pages arrive. held: it computes no more and keeps its pages: a
+    prefill job that is done, an export, or a job that was told to. ended: nothing left to compute, to be reported at
+    the next step."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -73,9 +74,19 @@ class Sequence:
         return len(self.tokens) - self.job.prompt_len
 
     @property
+    def sends(self) -> bool:
+        """Its pages leave over a transfer as soon as the KV of their tokens stands in them."""
+        return self.job.kind is JobKind.PREFILL
+
+    @property
+    def exports(self) -> bool:
+        """It only holds pages that others computed."""
+        return self.job.kind is JobKind.EXPORT
+
+    @property
     def pinned(self) -> bool:
         """Its pages are, or will be, read or written by a transfer: never take them away."""
-        return self.job.kind is JobKind.PREFILL or self.state in (State.GRANTED, State.HELD)
+        return self.sends or self.state in (State.GRANTED, State.HELD)
 
     @property
     def receives(self) -> bool:
@@ -85,7 +96,8 @@ class Sequence:
     @property
     def scoring(self) -> bool:
         """Every token of its prompt is to be scored, so every one has to be computed."""
-        wanted = self.job.sampling.prompt_logprobs is not None and self.job.kind is not JobKind.DECODE
+        reads = self.job.kind not in (JobKind.DECODE, JobKind.EXPORT)
+        wanted = self.job.sampling.prompt_logprobs is not None and reads
         return wanted and len(self.tokens) == self.job.prompt_len
 
     def shares(self, other: "Sequence", count: int) -> bool:
@@ -97,6 +109,12 @@ class Sequence:
             return False
         start = blocks * BLOCK_TOKENS
         return self.tokens[start:count] == other.tokens[start:count]
+
+    def has_all_of(self, other: "Sequence") -> bool:
+        """Whether the KV of all tokens of `other` stands in its pages and will stay as it is."""
+        count = len(other.tokens)
+        done = self.state is State.HELD and not self.failed and self.computed >= count
+        return done and self.job.root == other.job.root and self.tokens[:count] == other.tokens
 
     def common(self, other: "Sequence") -> int:
         """How many tokens both start with, under one root."""

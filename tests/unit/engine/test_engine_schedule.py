@@ -98,6 +98,40 @@ class TestTurns:
         assert computed(engine, *others) == [18 + 47, 47]
 
 
+class TestFound:
+    @staticmethod
+    def batches(kind: JobKind) -> list[list[tuple[int, int]]]:
+        """What is computed beside and for a prompt of `kind` of which 64 tokens are here, until its first token."""
+        engine, runner = audited(blocks=256, token_budget=32)
+        engine.add(make_job("before", prompt(1, 64), max_tokens=1))
+        drain(engine)
+        for job in (make_job("stream", prompt(2, 8), max_tokens=90), make_job("long", prompt(3, 500))):
+            engine.add(job)
+        for _ in range(3):
+            engine.step()
+        job = make_job("job", prompt(1, 64) + prompt(4, 100), kind)
+        engine.add(job)
+        until_first(engine, job)
+        return runner.batches
+
+    def test_telling_of_it_changes_no_batch_and_costs_nobody_a_turn(self) -> None:
+        assert self.batches(JobKind.PREFILL) == self.batches(JobKind.LOCAL)
+
+    def test_prompts_that_begin_together_are_told_of_together(self) -> None:
+        engine, runner = audited(token_budget=32)
+        engine.add(make_job("before", prompt(1, 64), max_tokens=1))
+        drain(engine)
+        ran = len(runner.batches)
+        jobs = [make_job(name, prompt(1, 64) + prompt(start, 30), JobKind.PREFILL) for start, name in enumerate("xyz")]
+        for job in jobs:
+            engine.add(job)
+        step = engine.step()
+        assert [(one.key, one.computed_tokens) for one in step.progress] == [(job.key, 64) for job in jobs]
+        assert len(runner.batches) == ran
+        engine.step()
+        assert len(runner.batches) == ran + 1
+
+
 class TestPriorities:
     def test_the_urgent_are_admitted_first_and_the_older_among_equals(self) -> None:
         engine, _ = audited(blocks=8, token_budget=128)
@@ -505,7 +539,7 @@ class TestPartialPages:
         engine.remove(granted.key)
         sent = make_job("p", prompt(1, 60), JobKind.PREFILL)
         engine.add(sent)
-        (one,) = engine.step().sampled
+        (one,) = until_first(engine, sent)[-1].sampled
         assert one.cached_tokens == 59
         engine.remove(sent.key)
         engine.check()

@@ -27,7 +27,8 @@ STEMS = tuple(prompt(1, cut) + prompt(2 + cut, LONGEST_PROMPT) for cut in (70, 4
 class Plan:
     """One job of a load. arrives: the step before which it is handed in. lingers: steps that a transfer takes.
 
-    leaves: the step before which its router gives it up; none does.
+    leaves: the step before which its router gives it up; none does. holds: the step before which it is stopped, if it
+    writes an answer then, for its pages to be exported.
     """
 
     stem: int
@@ -40,6 +41,7 @@ class Plan:
     arrives: int
     lingers: int
     leaves: int | None
+    holds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ plans = st.builds(
     arrives=st.integers(0, 30),
     lingers=st.integers(0, 6),
     leaves=st.one_of(st.none(), st.none(), st.none(), st.integers(0, 60)),
+    holds=st.one_of(st.none(), st.none(), st.none(), st.integers(0, 40)),
 )
 
 
@@ -117,7 +120,8 @@ def _kv(stem: int, length: int, page: int) -> bytes:
 
 @dataclass
 class Life:
-    """What became of one job. due: the step at which its transfer is over."""
+    """What became of one job. due: the step at which its transfer is over. held: what its pages had in them when it
+    was stopped."""
 
     plan: Plan
     job: Job
@@ -126,8 +130,21 @@ class Life:
     added: bool = False
     gone: bool = False
     due: int | None = None
+    told: int = 0
     blocks: tuple[int, ...] = ()
     resident: int = 0
+    held: bytes | None = None
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """All tokens of it that the engine knows."""
+        plan = self.plan
+        first = (_alone(plan.stem, plan.length, plan.sampled)[0].token,) if plan.kind is JobKind.DECODE else ()
+        return self.job.tokens + first + tuple(one.token for one in self.sampled)
+
+    @property
+    def export(self) -> JobKey:
+        return JobKey(f"export of {self.job.key.request}", 1)
 
     @property
     def over(self) -> bool:
@@ -179,8 +196,10 @@ class Driver:
         if life.over:
             return
         if plan.leaves is not None and step >= plan.leaves:
-            self.engine.remove(key)
-            life.gone = True
+            self._let_go(life)
+        elif life.held is not None:
+            if life.due is None or step >= life.due:
+                self._let_go(life)
         elif not life.added:
             if step >= plan.arrives:
                 self._add(life, step)
@@ -192,6 +211,41 @@ class Driver:
                 self._collect(life)
                 self.engine.remove(key)
                 life.gone = True
+        elif plan.holds is not None and step >= plan.holds and life.due is None and plan.kind is not JobKind.PREFILL:
+            self._hold(life, step)
+
+    def _hold(self, life: Life, step: int) -> None:
+        progress = self.engine.hold(life.job.key)
+        if progress is None:
+            return  # over, and soon told
+        assert progress.computed_tokens < len(life.known)
+        life.blocks, life.due = progress.blocks, step + life.plan.lingers
+        life.held = self._read(life.blocks)
+        whole = min(progress.computed_tokens, life.plan.length) // self.load.page * self.engine.pages.layout.block_bytes
+        assert life.held[:whole] == _kv(life.plan.stem, life.plan.length, self.load.page)[:whole]
+        if progress.computed_tokens:
+            tokens = life.known[: progress.computed_tokens]
+            job = make_job(life.export.request, tokens, JobKind.EXPORT, root=life.job.root)
+            admission = self.engine.add(job)
+            whole = len(tokens) // self.load.page
+            assert (admission.resident_tokens, len(admission.blocks)) == (len(tokens), len(life.blocks))
+            assert self._read(admission.blocks[:whole]) == self._read(life.blocks[:whole])
+            life.blocks, life.held = admission.blocks, self._read(admission.blocks)
+
+    def _let_go(self, life: Life) -> None:
+        """The pages that were exported are as they were, whoever goes first."""
+        keys = [life.job.key, life.export]
+        for key in keys if life.plan.stem % 2 else reversed(keys):
+            assert life.held is None or self._read(life.blocks) == life.held
+            self.engine.remove(key)
+            self.engine.check()
+        life.gone = True
+
+    def _read(self, blocks: tuple[int, ...]) -> bytes:
+        data = bytearray(len(blocks) * self.engine.pages.layout.block_bytes)
+        if blocks:
+            self.engine.pages.read(blocks, memoryview(data))
+        return bytes(data)
 
     def _add(self, life: Life, step: int) -> None:
         try:
@@ -214,16 +268,21 @@ class Driver:
 
     def _collect(self, life: Life) -> None:
         """The pages of a prompt are as another worker would have made them, up to the last token."""
-        data = bytearray(len(life.blocks) * self.engine.pages.layout.block_bytes)
-        self.engine.pages.read(life.blocks, memoryview(data))
+        data = self._read(life.blocks)
         whole = life.plan.length // self.load.page * self.engine.pages.layout.block_bytes
         assert data[:whole] == _kv(life.plan.stem, life.plan.length, self.load.page)[:whole]
 
     def _step(self, step: int) -> None:
+        batches = len(self.runner.batches)
         output = self.engine.step()
         self.engine.check()
+        if len(self.runner.batches) == batches:
+            assert output.idle != bool(output.progress), "a step did nothing"
+            assert not output.sampled
         for progress in output.progress:
             life = self.by_key[progress.key]
+            assert progress.computed_tokens > life.told, "told twice"
+            life.told = progress.computed_tokens
             assert progress.blocks[: len(life.blocks)] == life.blocks, "a transfer's pages were taken away"
             life.blocks = progress.blocks
         for one in output.sampled:

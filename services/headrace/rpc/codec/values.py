@@ -1,6 +1,6 @@
 """What every codec module needs: enums, token ids, required parts, and one refusal for values that do not fit."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ContextDecorator
 from enum import Enum
 from typing import Generic, TypeVar, cast
@@ -30,16 +30,24 @@ class refusing(ContextDecorator):
 
 
 class EnumCodec(Generic[E, N]):
-    """Maps the members of a Python enum to a protobuf enum whose names are `prefix` and the member's name."""
+    """Maps the members of a Python enum to a protobuf enum whose names are `prefix` and the member's name.
 
-    def __init__(self, members: type[E], messages: type[N], prefix: str) -> None:
+    but: members that messages have no place for; `encode` refuses them.
+    """
+
+    def __init__(self, members: type[E], messages: type[N], prefix: str, but: Collection[E] = ()) -> None:
         wrapper = cast(EnumTypeWrapper, messages)
         self._name = members.__name__
-        self._numbers = {member: cast(N, wrapper.Value(prefix + member.name)) for member in members}
+        self._numbers = {
+            member: cast(N, wrapper.Value(prefix + member.name)) for member in members if member not in but
+        }
         self._members = {int(number): member for member, number in self._numbers.items()}
 
     def encode(self, member: E) -> N:
-        return self._numbers[member]
+        number = self._numbers.get(member)
+        if number is None:
+            raise InvalidRequest(f"{self._name} {member.value} cannot be sent: messages have no place for it.")
+        return number
 
     def decode(self, number: int) -> E:
         member = self._members.get(number)
