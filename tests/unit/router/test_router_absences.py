@@ -14,7 +14,8 @@ from headrace.core.jobs import Command, Events
 from headrace.router.absence import Absence
 from headrace.router.attachments import Patience
 from headrace.router.options import RouterOptions
-from headrace.router.retries import AttemptFailed, Fault, Loss, Retries, RetryBudget
+from headrace.router.retries import AttemptFailed, Fault, Loss, Retries
+from headrace.router.retry_budget import RetryBudget
 from headrace.router.stall import Stall
 
 
