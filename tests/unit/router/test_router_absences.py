@@ -174,7 +174,7 @@ async def test_what_never_left_for_a_worker_is_no_death_of_it() -> None:
             worker.die()
         assert ids(await asking) == expected(3, 6)
         assert [retried(toy, cause) for cause in ("away", "cut", "lost")] == [len(deaf), 0, 0]
-        assert toy.router._conductor._budget.left == 100.0
+        assert toy.router._standing.retries.left == toy.router._standing.retries.most
         await toy.quiet()
 
 
