@@ -18,6 +18,7 @@ from headrace.modelfiles.resolve import resolve
 from headrace.placement.stop import Stop
 from headrace.prefix.redis_index import RedisIndex
 from headrace.prefix.replica import Replica
+from headrace.roster.redis_commons import RedisCommons
 from headrace.roster.redis_roster import RedisRoster
 from headrace.router.models import ServedModel
 from headrace.router.options import RouterOptions
@@ -90,6 +91,7 @@ async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
         roster=RedisRoster(store, fleet=config.fleet),
         connect=lambda info: WorkerClient(info.address),
         match=replica.match,
+        commons=RedisCommons(store, fleet=config.fleet),
         metrics=metrics,
         options=RouterOptions(
             name=f"router-{secrets.token_hex(4)}",

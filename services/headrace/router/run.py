@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import xxhash
+
 from headrace.core.blocks import chain, root_hash
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import GenerateRequest
@@ -42,9 +44,9 @@ class Run:
     over: HeadraceError | None = None
 
     @property
-    def fingerprint(self) -> tuple[str, bytes]:
-        """What requests have in common that do the same to a worker."""
-        return self.model.name, prompt_digest(self.prompt)
+    def fingerprint(self) -> bytes:
+        """What requests have in common that do the same to a worker; the same in every router."""
+        return xxhash.xxh3_128(self.model.name.encode() + b"\0" + prompt_digest(self.prompt)).digest()
 
     def explanation(self) -> Explanation:
         """The request's life so far."""
