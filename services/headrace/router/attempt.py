@@ -232,6 +232,7 @@ class Attempt:
         """The decode side has all pages and the first token."""
         if not self._committed:
             self._committed = True
+            self._doubted = None
             self._end_doubt()
             self._life.enter(Stage.FIRST_DECODE)
 

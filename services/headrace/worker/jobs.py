@@ -239,6 +239,8 @@ class Leg(ABC):
 
     def _leave(self) -> None:
         self._move(State.GONE)
+        # One clock for all processes of a machine: what a cancel takes is read off these stamps.
+        log.debug("job.gone", job=str(self.key), at=round(self._loop.time(), 6))
         self._station.legs.drop(self)
 
     def _move(self, state: State) -> None:

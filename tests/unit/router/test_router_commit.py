@@ -12,8 +12,8 @@ from headrace.router.retries import Fault
 
 
 def say_failed(worker: ScriptedWorker, error: HeadraceError) -> None:
-    (job,) = worker.live.values()
-    worker.send(Events((), (Ending(job.key, Outcome.FAILED, error),), worker.load))
+    key, _ = worker.live.popitem()
+    worker.send(Events((), (Ending(key, Outcome.FAILED, error),), worker.load))
 
 
 def retries(toy: ToyCluster) -> float:
@@ -59,6 +59,26 @@ async def test_a_commit_may_be_heard_after_the_loss() -> None:
         committing.set()
         assert ids(await asking) == expected(3, 6)
         assert (await routes(toy), retries(toy)) == (1, 0)
+        await toy.quiet()
+
+
+async def test_what_happens_after_the_doubt_is_no_fault_of_prefill() -> None:
+    async with cluster(prefill=1, decode=2) as toy:
+        p, d = toy.worker("p1"), toy.worker("d1")
+        p.gate("handover")
+        committing = d.gate("commit")
+        asking = asyncio.create_task(collect(toy, ask()))
+        await d.passed("commit")
+        p.cut()
+        await toy.until(lambda: p.hellos == 2)
+        d.at["token 2"] = lambda: say_failed(d, TransferFailed("It broke later."))
+        committing.set()
+        assert ids(await asking) == expected(3, 6)
+        told = await toy.router.explain("r1")
+        assert [route.decode.worker for route in told.routes] == ["d1", "d2"]
+        cut = toy.metrics.registry.get_sample_value("headrace_attempt_retries_total", {"cause": "cut"})
+        failed = toy.metrics.registry.get_sample_value("headrace_attempt_retries_total", {"cause": "failed"})
+        assert (cut, failed) == (0, 1)
         await toy.quiet()
 
 

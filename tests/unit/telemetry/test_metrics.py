@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from headrace.telemetry.metrics import GatewayMetrics, RouterMetrics, WorkerMetrics
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "metrics.md").read_text()
-DOCUMENTED = dict(re.findall(r"^\| `([a-z_:]+)` \| (\w+) \|", PAGE, flags=re.MULTILINE))
+DOCUMENTED = dict(re.findall(r"^\| `([a-z0-9_:]+)` \| (\w+) \|", PAGE, flags=re.MULTILINE))
 KINDS = (GatewayMetrics, RouterMetrics, WorkerMetrics)
 
 
