@@ -35,6 +35,8 @@ async def test_both_ends_say_what_moved(link: str, prompt: int) -> None:
             assert 0 <= note.exposed_s <= note.seconds
             assert 0 <= note.overlap_share <= 1
         await pair.quiet()
+        inflight = pair.prefill.here.metrics.registry.get_sample_value("headrace_kv_transfer_inflight_bytes")
+        assert inflight == 0
 
 
 async def test_pages_that_leave_amid_the_prompt_are_hidden(link: str) -> None:

@@ -72,18 +72,18 @@ class Account:
         if life.routed_at is None or life.first_token_at is None or life.last_token_at is None:
             return
         queued = sum(part.seconds for part in life.parts if part.stage is Stage.QUEUE and part.attempt == 1)
-        self._metrics.queue_time.observe(queued)
-        self._metrics.prefill_time.observe(life.first_token_at - life.routed_at)
-        self._metrics.decode_time.observe(life.last_token_at - life.first_token_at)
-        self._metrics.inference_time.observe(life.last_token_at - life.routed_at)
+        self._metrics.times.queue.observe(queued)
+        self._metrics.times.prefill.observe(life.first_token_at - life.routed_at)
+        self._metrics.times.decode.observe(life.last_token_at - life.first_token_at)
+        self._metrics.times.inference.observe(life.last_token_at - life.routed_at)
 
     def _observe_waits(self, life: Life) -> None:
         """Grants and commits that came; those that were waited for in vain are told by their attempt's failure."""
         for part, after in pairwise(life.parts):
             if (part.stage, after.stage) == (Stage.GRANT, Stage.PREFILL):
-                self._metrics.grant_wait.observe(part.seconds)
+                self._metrics.times.grant.observe(part.seconds)
             elif (part.stage, after.stage) == (Stage.COMMIT, Stage.FIRST_DECODE):
-                self._metrics.commit_wait.observe(part.seconds)
+                self._metrics.times.commit.observe(part.seconds)
 
     def _log(self, run: Run, error: HeadraceError | None) -> None:
         route = run.routes[-1] if run.routes else None

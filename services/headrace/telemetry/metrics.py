@@ -104,25 +104,6 @@ class TransferMetrics:
             buckets=_LATENCY_S,
             registry=registry,
         )
-        self.exposed = Histogram(
-            "headrace_kv_transfer_exposed_seconds",
-            "Of a complete transfer's time, what somebody waited for it with nothing else left to do.",
-            ["direction"],
-            buckets=_SHORT_S,
-            registry=registry,
-        )
-        self.overlapped = Histogram(
-            "headrace_kv_transfer_overlapped_seconds",
-            "Of a complete transfer's time, what was hidden behind computing.",
-            ["direction"],
-            buckets=_SHORT_S,
-            registry=registry,
-        )
-        self.inflight = Gauge(
-            "headrace_kv_transfer_inflight_bytes",
-            "Bytes of frames in the hands of the link that their peers have not taken yet.",
-            registry=registry,
-        )
         self.refused = Counter("headrace_kv_units_refused", "Units that did not verify.", ["reason"], registry=registry)
         self.slabs = Gauge("headrace_kv_slabs", "Staging slabs.", ["state"], registry=registry)
         self.messages = Counter(
@@ -146,10 +127,75 @@ class TransferMetrics:
         for direction in ("sent", "received"):
             self.bytes.labels(direction)
             self.messages.labels(direction)
-            self.exposed.labels(direction)
-            self.overlapped.labels(direction)
         for reason in ("silent", "short"):
             self.stalls.labels(reason)
+        self._add_overlap(registry)
+
+    def _add_overlap(self, registry: CollectorRegistry) -> None:
+        self.exposed = Histogram(
+            "headrace_kv_transfer_exposed_seconds",
+            "Of a complete transfer's time, what somebody waited for it with nothing else left to do.",
+            ["direction"],
+            buckets=_SHORT_S,
+            registry=registry,
+        )
+        self.overlapped = Histogram(
+            "headrace_kv_transfer_overlapped_seconds",
+            "Of a complete transfer's time, what was hidden behind computing.",
+            ["direction"],
+            buckets=_SHORT_S,
+            registry=registry,
+        )
+        self.inflight = Gauge(
+            "headrace_kv_transfer_inflight_bytes",
+            "Bytes of frames in the hands of the link that their peers have not taken yet.",
+            registry=registry,
+        )
+        for direction in ("sent", "received"):
+            self.exposed.labels(direction)
+            self.overlapped.labels(direction)
+
+
+class RequestTimes:
+    """What answered requests took where, and each attempt for its grant and its commit."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.queue = Histogram(
+            "vllm:request_queue_time_seconds",
+            "From a prepared prompt to its first route: what a request waits for a worker with room.",
+            buckets=_SHORT_S,
+            registry=registry,
+        )
+        self.prefill = Histogram(
+            "vllm:request_prefill_time_seconds",
+            "From the first route to the first token.",
+            buckets=_LATENCY_S,
+            registry=registry,
+        )
+        self.decode = Histogram(
+            "vllm:request_decode_time_seconds",
+            "From the first token to the last.",
+            buckets=_LATENCY_S,
+            registry=registry,
+        )
+        self.inference = Histogram(
+            "vllm:request_inference_time_seconds",
+            "From the first route to the last token.",
+            buckets=_LATENCY_S,
+            registry=registry,
+        )
+        self.grant = Histogram(
+            "headrace_grant_wait_seconds",
+            "From a route to the decode worker's grant.",
+            buckets=_SHORT_S,
+            registry=registry,
+        )
+        self.commit = Histogram(
+            "headrace_commit_wait_seconds",
+            "From the first token until the decode worker has all pages: the hand-over that a client may notice.",
+            buckets=_SHORT_S,
+            registry=registry,
+        )
 
 
 class RouterMetrics:
@@ -170,42 +216,6 @@ class RouterMetrics:
         self.e2e = Histogram(
             "vllm:e2e_request_latency_seconds", "From receipt to ending.", buckets=_LATENCY_S, registry=add
         )
-        self.queue_time = Histogram(
-            "vllm:request_queue_time_seconds",
-            "From a prepared prompt to its first route: what a request waits for a worker with room.",
-            buckets=_SHORT_S,
-            registry=add,
-        )
-        self.prefill_time = Histogram(
-            "vllm:request_prefill_time_seconds",
-            "From the first route to the first token.",
-            buckets=_LATENCY_S,
-            registry=add,
-        )
-        self.decode_time = Histogram(
-            "vllm:request_decode_time_seconds",
-            "From the first token to the last.",
-            buckets=_LATENCY_S,
-            registry=add,
-        )
-        self.inference_time = Histogram(
-            "vllm:request_inference_time_seconds",
-            "From the first route to the last token.",
-            buckets=_LATENCY_S,
-            registry=add,
-        )
-        self.grant_wait = Histogram(
-            "headrace_grant_wait_seconds",
-            "From a route to the decode worker's grant.",
-            buckets=_SHORT_S,
-            registry=add,
-        )
-        self.commit_wait = Histogram(
-            "headrace_commit_wait_seconds",
-            "From the first token until the decode worker has all pages: the hand-over that a client may notice.",
-            buckets=_SHORT_S,
-            registry=add,
-        )
         self.endings = Counter("headrace_requests", "Requests ended.", ["outcome"], registry=add)
         self.success = Counter("vllm:request_success", "Requests answered.", ["finished_reason"], registry=add)
         self.cached_tokens = Counter(
@@ -215,6 +225,7 @@ class RouterMetrics:
         self.retries = Counter("headrace_attempt_retries", "Attempts begun again.", ["cause"], registry=add)
         self.workers = Gauge("headrace_workers", "Attached workers.", ["role"], registry=add)
         self.redis_up = Gauge("headrace_redis_up", "1 while Redis answers, 0 while it is away.", registry=add)
+        self.times = RequestTimes(self.registry)
         self.process = ProcessMetrics(self.registry)
 
     def exposition(self) -> str:
