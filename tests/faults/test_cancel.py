@@ -101,7 +101,7 @@ class Caller:
         self._place = urlsplit(url)
         payload = json.dumps({**body, "stream": True}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nhost: {self._place.netloc}\r\ncontent-type: application/json\r\n"
-        head += f"x-request-id: {self.request}\r\ncontent-length: {len(payload)}\r\n\r\n"
+        head += f"connection: close\r\nx-request-id: {self.request}\r\ncontent-length: {len(payload)}\r\n\r\n"
         self._said = head.encode() + payload
 
     @asynccontextmanager
