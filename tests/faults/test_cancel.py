@@ -27,6 +27,8 @@ GOAL_S = 0.1
 # is measured is printed.
 ALLOWED_S = 5 * GOAL_S
 CANCELS = 300
+# Some leave before a worker has begun with them: of those there is nothing to measure.
+LEAVE = CANCELS + 60
 EACH = 8
 WITHIN_S = 90.0
 CUTTERS, STREAMS = 4, 4
@@ -188,7 +190,7 @@ async def cut_many(cluster: Cluster) -> list[Cut]:
 
     def enough() -> bool:
         held = sum(count for name, count in aim.hit.items() if name != "queued")
-        return held >= CANCELS and all(aim.hit[name] >= EACH for name in STAGES)
+        return held >= LEAVE and all(aim.hit[name] >= EACH for name in STAGES)
 
     async def cutter(client: httpx.AsyncClient) -> None:
         while not enough():
@@ -237,10 +239,11 @@ async def test_every_page_is_back_soon_after_a_caller_leaves(
     cuts = await cut_many(cluster)
     cluster.wait_at_rest()
     begun, gone = stamps(Path(cluster.state["logs"]["path"]))
+    # 1. Whatever began is over, of those who left and of those who stayed.
+    assert {request: len(times) for request, times in gone.items()} == begun
+    # 2. What was not over when its caller left took this long.
     took: dict[str, list[float]] = {name: [] for name in STAGES}
     for each in cuts:
-        # 1. Whatever began is over. 2. What was not over before took this long.
-        assert len(gone.get(each.request, [])) == begun[each.request], each
         if left := [at - each.at for at in gone.get(each.request, []) if at > each.at]:
             took[each.stage].append(max(left))
     everything = [seconds for each in took.values() for seconds in each]
