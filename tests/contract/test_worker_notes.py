@@ -67,6 +67,7 @@ async def test_a_commit_needs_the_pages_and_the_first_token(link: str) -> None:
         pair.prefill.router.submit(prefill)
         first = await pair.first_token(key)
         only(await pair.prefill.router.ended(key), Outcome.HANDED_OVER)
+        await eventually(lambda: pair.decode.here.worker._legs.transfers == 0)
         assert pair.decode.router.heard.committed == {}
         pair.decode.router.say(Activate(key, first))
         _, taken = await notes(pair, key)

@@ -29,12 +29,12 @@ ALLOWED_S = 5 * GOAL_S
 CANCELS = 300
 # Some leave before a worker has begun with them: of those there is nothing to measure.
 LEAVE = CANCELS + 60
-EACH = 8
+EACH = 5
 WITHIN_S = 90.0
 CUTTERS, STREAMS = 4, 4
 WORKERS = ("prefill-0", "decode-0")
 MAX_STEP_MS = 50
-PROMPT_WORDS, ANSWER_TOKENS = 260, 24
+PROMPT_WORDS, ANSWER_TOKENS = 48, 16
 # Pages large enough that the last ones are under way for some time after the first token.
 TINY = Case("llama", "Llama", {"head_dim": 64, "num_hidden_layers": 4, "max_position_embeddings": 4096}, 4096)
 # What a request is at when its caller leaves, by the router's own account. Before "grant" no worker has heard of it.
@@ -68,6 +68,7 @@ class Aim:
 
     def __init__(self) -> None:
         self.hit: Counter[str] = Counter()
+        self._tried: Counter[str] = Counter()
         self._dice = random.Random(20261130)
         self._spans: dict[str, tuple[float, float]] = {}
 
@@ -85,12 +86,24 @@ class Aim:
             first, last = self._spans.get(name, (begin, end))
             self._spans[name] = first + _NEWEST * (begin - first), last + _NEWEST * (end - last)
 
+    @property
+    def enough(self) -> bool:
+        """So many left while a worker may have held something of theirs, and some at each stage."""
+        held = sum(count for name, count in self.hit.items() if name != "queued")
+        return held >= LEAVE and not self._missing
+
+    @property
+    def _missing(self) -> list[str]:
+        return [name for name in STAGES if self.hit[name] < EACH]
+
     def next(self) -> float:
-        """How long after the request's begin to leave, to hit what was hit least so far. One in a few stays, so that
-        what all stages last is known."""
+        """How long after the request's begin to leave, to hit each stage in turn, at last those hit least. One in a few
+        stays, so that it is known how long all stages last."""
         if len(self._spans) < len(STAGES) or self._dice.random() < _STAYS:
             return WITHIN_S
-        stage = min(STAGES, key=lambda name: (self.hit[name], name))
+        wanted = self._missing if self.hit.total() >= LEAVE and self._missing else list(STAGES)
+        stage = min(wanted, key=lambda name: self._tried[name])
+        self._tried[stage] += 1
         begin, end = self._spans[stage]
         return self._dice.uniform(max(0.0, begin - _JITTER_S), end + _JITTER_S)
 
@@ -188,12 +201,8 @@ async def cut_many(cluster: Cluster) -> list[Cut]:
     """Callers that leave, several at once and beside streams that stay, until there are enough of every kind."""
     aim, cuts, seeds = Aim(), [], iter(range(1000, 1_000_000))
 
-    def enough() -> bool:
-        held = sum(count for name, count in aim.hit.items() if name != "queued")
-        return held >= LEAVE and all(aim.hit[name] >= EACH for name in STAGES)
-
     async def cutter(client: httpx.AsyncClient) -> None:
-        while not enough():
+        while not aim.enough:
             if (done := await cut(cluster, client, aim, next(seeds))) is not None:
                 cuts.append(done)
 
