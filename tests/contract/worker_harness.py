@@ -14,6 +14,7 @@ from headrace.core.fleet import Load, Role, WorkerRef
 from headrace.core.jobs import (
     Busy,
     Command,
+    Committed,
     Ending,
     Events,
     Granted,
@@ -192,6 +193,7 @@ class Heard:
 
     welcome: Welcome | None = None
     granted: dict[JobKey, Granted] = field(default_factory=dict)
+    committed: dict[JobKey, Committed] = field(default_factory=dict)
     busy: dict[JobKey, Busy] = field(default_factory=dict)
     tokens: dict[JobKey, list[int]] = field(default_factory=lambda: defaultdict(list))
     cached: dict[JobKey, int] = field(default_factory=dict)
@@ -257,6 +259,10 @@ class Router:
             case Granted():
                 assert report.key not in heard.granted
                 heard.granted[report.key] = report
+            case Committed():
+                assert report.key in heard.granted
+                assert report.key not in heard.committed
+                heard.committed[report.key] = report
             case Busy():
                 heard.busy[report.key] = report
             case Events():

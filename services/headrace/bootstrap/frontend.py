@@ -29,7 +29,7 @@ from headrace.rpc.contracts import Fleet, Inference
 from headrace.rpc.server import serve
 from headrace.store.connection import Store
 from headrace.telemetry.exposition import expose
-from headrace.telemetry.metrics import RouterMetrics
+from headrace.telemetry.metrics import GatewayMetrics, RouterMetrics
 from headrace.text.model import TextModel
 
 # The servers stay for as long as requests drain, and then only pass on how the others ended.
@@ -66,6 +66,9 @@ async def run_gateway(config: GatewayConfig) -> None:
     announce.begin("gateway", config)
     stop = await Stop.arm(lifeline=config.lifeline)
     async with AsyncExitStack() as closing:
+        metrics = GatewayMetrics()
+        metrics.process.watch(asyncio.get_running_loop())
+        closing.callback(expose(config.host, config.metrics_port, metrics.registry))
         inference, fleet = InferenceClient(config.router), FleetClient(config.router)
         closing.push_async_callback(inference.close)
         closing.push_async_callback(fleet.close)
@@ -81,6 +84,7 @@ async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
     store = Store(redis_url)
     closing.push_async_callback(store.close)
     metrics = RouterMetrics()
+    metrics.process.watch(asyncio.get_running_loop())
     metrics.redis_up.set_function(lambda: float(store.healthy))
     closing.callback(expose(config.grpc_host, config.metrics_port, metrics.registry))
     replica = Replica(RedisIndex(store, fleet=config.fleet))

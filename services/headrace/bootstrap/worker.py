@@ -127,6 +127,7 @@ async def _serve(
 ) -> tuple[Worker, WorkerInfo, Server]:
     """The worker behind its gRPC port, not ready yet. Closing ends the worker first: routers hear its last words."""
     metrics = WorkerMetrics()
+    metrics.process.watch(asyncio.get_running_loop())
     closing.callback(expose(config.host, config.metrics_port, metrics.registry))
 
     def make_carrier(pages: PagePort, report: Callable[[TransferReport], None]) -> TransferThread:

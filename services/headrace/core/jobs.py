@@ -11,6 +11,7 @@ from headrace.core.fleet import Load, WorkerInfo, WorkerRef
 from headrace.core.logprobs import TokenLogprob
 from headrace.core.sampling import SamplingParams
 from headrace.core.ticket import Ticket
+from headrace.core.waterfall import TransferNote
 
 
 class JobKind(Enum):
@@ -127,6 +128,14 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """A decode job has all its pages, verified, and its first token: it needs its prefill worker no more."""
+
+    key: JobKey
+    note: TransferNote
+
+
+@dataclass(frozen=True, slots=True)
 class Busy:
     """A job was not taken: no room. It left nothing behind."""
 
@@ -154,11 +163,15 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A job's last word, exactly one a job. error is set if and only if the outcome is FAILED."""
+    """A job's last word, exactly one a job. error is set if and only if the outcome is FAILED.
+
+    note: what a prefill job that handed over saw of its transfer; a worker that does not know of notes sends none.
+    """
 
     key: JobKey
     outcome: Outcome
     error: HeadraceError | None = None
+    note: TransferNote | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,4 +184,4 @@ class Events:
     draining: bool = False
 
 
-Report = Welcome | Granted | Busy | Events
+Report = Welcome | Granted | Committed | Busy | Events

@@ -16,6 +16,7 @@ from headrace.core.fleet import Load, WorkerInfo, WorkerState
 from headrace.core.jobs import (
     Activate,
     Busy,
+    Committed,
     Ending,
     Events,
     Granted,
@@ -142,7 +143,7 @@ class Attachment:
 
     def _take(self, report: Report) -> None:
         match report:
-            case Granted(key) | Busy(key):
+            case Granted(key) | Committed(key) | Busy(key):
                 self._tell(key, report)
             case Events(tokens, endings, load, draining):
                 news: tuple[TokenEvent | Ending, ...] = (*tokens, *endings)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.core.errors import HeadraceError
 from headrace.core.fleet import WorkerRef
-from headrace.core.jobs import Busy, Ending, Granted, JobKey, TokenEvent
+from headrace.core.jobs import Busy, Committed, Ending, Granted, JobKey, TokenEvent
 from headrace.router.absence import Absence
 
 
@@ -39,7 +39,7 @@ class Over:
     error: HeadraceError
 
 
-Word = Granted | Busy | TokenEvent | Ending | Lost | Unsent | Stalled
+Word = Granted | Committed | Busy | TokenEvent | Ending | Lost | Unsent | Stalled
 
 
 @dataclass(frozen=True, slots=True)

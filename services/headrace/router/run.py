@@ -59,6 +59,8 @@ class Run:
             outcome=self.outcome,
             actual_cached_tokens=0 if self.answer is None else self.answer.usage.cached_tokens,
             actual_ttft_ms=self.life.ttft_ms,
+            notes=tuple(self.life.notes),
+            waterfall=self.life.parts,
         )
 
 

@@ -92,6 +92,7 @@ class Worker:
         who = self._identity
         tickets = TicketOffice(who.ref, info.model_digest, info.layout, who.link, lambda: self._carrier.address)
         self._legs = Legs()
+        self._metrics.live.set_function(lambda: float(len(self._legs)))
         self._reception = Reception(
             Station(self._engine_loop, self._carrier, tickets, self._metrics, self._legs),
             self._size,

@@ -1,7 +1,19 @@
 """Codec of the two streams of `Worker.Attach`: commands and reports."""
 
 from headrace.core.errors import InvalidRequest
-from headrace.core.jobs import Abort, Activate, Busy, Command, Events, Granted, Hello, Report, Submit, Welcome
+from headrace.core.jobs import (
+    Abort,
+    Activate,
+    Busy,
+    Command,
+    Committed,
+    Events,
+    Granted,
+    Hello,
+    Report,
+    Submit,
+    Welcome,
+)
 from headrace.rpc.codec.fleet import decode_info, decode_load, encode_info, encode_load
 from headrace.rpc.codec.jobs import (
     decode_ending,
@@ -15,6 +27,7 @@ from headrace.rpc.codec.jobs import (
     encode_ticket,
     encode_token_event,
 )
+from headrace.rpc.codec.notes import decode_note, encode_note
 from headrace.rpc.codec.values import part, refusing, token_ids
 from headrace.rpc.v1 import worker_pb2 as pb
 
@@ -56,6 +69,8 @@ def encode_report(report: Report) -> pb.Report:
         case Granted(key, ticket, resident):
             granted = pb.Granted(key=encode_key(key), ticket=encode_ticket(ticket), resident_tokens=resident)
             return pb.Report(granted=granted)
+        case Committed(key, note):
+            return pb.Report(committed=pb.Committed(key=encode_key(key), note=encode_note(note)))
         case Busy(key, retry_after_s):
             return pb.Report(busy=pb.Busy(key=encode_key(key), retry_after_s=retry_after_s))
         case Events():
@@ -71,6 +86,9 @@ def decode_report(message: pb.Report) -> Report:
             granted = message.granted
             part(granted, "ticket")
             return Granted(decode_key(granted.key), decode_ticket(granted.ticket), granted.resident_tokens)
+        case "committed":
+            part(message.committed, "note")
+            return Committed(decode_key(message.committed.key), decode_note(message.committed.note))
         case "busy":
             return Busy(decode_key(message.busy.key), message.busy.retry_after_s)
         case "events":

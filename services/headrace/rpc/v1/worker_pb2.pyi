@@ -49,16 +49,18 @@ class Command(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("welcome", "granted", "busy", "events")
+    __slots__ = ("welcome", "granted", "busy", "events", "committed")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     granted: Granted
     busy: Busy
     events: Events
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ...) -> None: ...
+    committed: Committed
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("router", "token", "protocol")
@@ -144,6 +146,14 @@ class Granted(_message.Message):
     resident_tokens: int
     def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., ticket: _Optional[_Union[_ticket_pb2.Ticket, _Mapping]] = ..., resident_tokens: _Optional[int] = ...) -> None: ...
 
+class Committed(_message.Message):
+    __slots__ = ("key", "note")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    key: JobKey
+    note: _fleet_pb2.TransferNote
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., note: _Optional[_Union[_fleet_pb2.TransferNote, _Mapping]] = ...) -> None: ...
+
 class Busy(_message.Message):
     __slots__ = ("key", "retry_after_s")
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -171,14 +181,16 @@ class TokenEvent(_message.Message):
     def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., choice: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_inference_pb2.TokenLogprob, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_inference_pb2.TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class Ending(_message.Message):
-    __slots__ = ("key", "outcome", "error")
+    __slots__ = ("key", "outcome", "error", "note")
     KEY_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     key: JobKey
     outcome: Outcome
     error: _inference_pb2.Error
-    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., error: _Optional[_Union[_inference_pb2.Error, _Mapping]] = ...) -> None: ...
+    note: _fleet_pb2.TransferNote
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., error: _Optional[_Union[_inference_pb2.Error, _Mapping]] = ..., note: _Optional[_Union[_fleet_pb2.TransferNote, _Mapping]] = ...) -> None: ...
 
 class Events(_message.Message):
     __slots__ = ("tokens", "endings", "load", "draining")
