@@ -91,12 +91,28 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Ends a job of any kind; unknown keys are ignored. Overtakes queued submits."""
+    """Ends a job of any kind; unknown keys are ignored. Overtakes queued submits.
+
+    lost: the job's peer is dead, so nothing that is under way between them is waited for. May follow an abort without.
+    """
 
     key: JobKey
+    lost: bool = False
 
 
-Command = Hello | Submit | Activate | Abort
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """Has a prefill worker call the link of a decode worker, so that the first transfer finds the way open.
+
+    link, address: the peer's link and its data address.
+    """
+
+    peer: WorkerRef
+    link: str
+    address: str
+
+
+Command = Hello | Submit | Activate | Abort | Meet
 
 
 class Outcome(Enum):
@@ -132,6 +148,15 @@ class Busy:
 
     key: JobKey
     retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What came of a Meet. reason: why the peer did not answer, "" if it did. ms: from the Meet to its outcome."""
+
+    peer: WorkerRef
+    reason: str
+    ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,4 +196,4 @@ class Events:
     draining: bool = False
 
 
-Report = Welcome | Granted | Busy | Events
+Report = Welcome | Granted | Busy | Events | Met

@@ -6,6 +6,7 @@ Knows jobs, grants and activations; knows no text, and does not decide whether t
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -47,6 +48,7 @@ class Attempt:
         self._decode: Leg | None = None
         self._decoding = False
         self._got_first = False
+        self._absent: Absence | None = None
 
     @property
     def granted(self) -> bool:
@@ -100,11 +102,15 @@ class Attempt:
         return AttemptFailed(error, self.route.decode, Fault.FAILED, (self.route.decode,))
 
     def close(self) -> None:
-        """Abort what still lives, on every leg, and give the credits back. Twice is once."""
-        for leg in (self._prefill, self._decode):
-            if leg is not None:
-                leg.abort()
+        """Abort what still lives, on every leg, and give the credits back. Twice is once. Once it is known that one
+        of its workers died, the other one hears of that too: it need not wait for the dead one to let go."""
+        legs = [leg for leg in (self._prefill, self._decode) if leg is not None]
+        for leg in legs:
+            leg.abort()
         self._ledger.release(self._job.key)
+        absent, self._absent = self._absent, None
+        if absent is not None:
+            absent.then(partial(_tell_of_death, absent, legs))
 
     async def drained(self, seconds: float) -> None:
         """After `close`: both workers have said that the job is over, or `seconds` passed."""
@@ -185,6 +191,8 @@ class Attempt:
         if leg is self._prefill and self._decoding:
             log.info("leg.lost_after_handover", job=str(leg.key), worker=str(leg.worker), error=str(failure.error))
             return
+        if failure.loss is not None:
+            self._absent = failure.loss.absence
         raise failure
 
     def _send(self, worker: WorkerRef, job: Job) -> Leg:
@@ -195,3 +203,9 @@ class Attempt:
 
     def _remaining(self) -> float:
         return max(0.0, self._deadline - asyncio.get_running_loop().time())
+
+
+def _tell_of_death(absent: Absence, legs: list[Leg]) -> None:
+    for leg in legs:
+        if absent.dead and leg.worker != absent.worker:
+            leg.peer_died()

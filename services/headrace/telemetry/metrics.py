@@ -90,11 +90,19 @@ class TransferMetrics:
             registry=registry,
         )
         self.rebuilds = Counter("headrace_kv_link_rebuilds", "Links that broke and were replaced.", registry=registry)
+        self.meetings = Counter(
+            "headrace_kv_meetings",
+            "Calls to peers ahead of a first transfer: answered (met) or not (failed).",
+            ["outcome"],
+            registry=registry,
+        )
         for direction in ("sent", "received"):
             self.bytes.labels(direction)
             self.messages.labels(direction)
         for reason in ("silent", "short"):
             self.stalls.labels(reason)
+        for outcome in ("met", "failed"):
+            self.meetings.labels(outcome)
 
 
 class RouterMetrics:

@@ -35,6 +35,11 @@ class TicketOffice:
         self._nonce = secrets.token_bytes(_NONCE_BYTES)
         self._counter = itertools.count(1)
 
+    @property
+    def link(self) -> str:
+        """The name of this worker's link."""
+        return self._link
+
     def write(self, job: Job, source: WorkerRef, resident_tokens: int) -> Ticket:
         """The right for `source` to send what `job` has not resident here."""
         first = resident_tokens // self._layout.block_tokens
