@@ -177,6 +177,12 @@ class Peer:
     def cancel(self, transfer: bytes, lost: bool = False) -> None:
         self.thread.cancel(transfer, lost=lost)
 
+    def meet(self, address: str, timeout_s: float = 20.0) -> str:
+        """Why the peer at an address did not answer, "" if it did."""
+        told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.thread.meet(address, lambda reason, seconds: told.put(reason))
+        return told.get(timeout=timeout_s)
+
     def health(self) -> CarrierHealth:
         return self.thread.health
 
