@@ -94,6 +94,11 @@ class EngineConfig(ProcessConfig):
     )
     link: Literal["ucx", "tcp", "nccl"] = Field("ucx", description="how KV pages travel")
     ucx_tls: str = Field("tcp,self", description="UCX transports; shared memory is opt-in: tcp,posix,self")
+    data_port_range: str = Field(
+        "",
+        pattern=r"^(\d+-\d+)?$",
+        description="ports that ucx and tcp listen on, as 9200-9299; default: any free ones",
+    )
     lease_ttl_s: float = Field(10.0, gt=0, description="a silent worker is forgotten after this")
     lease_every_s: float = Field(3.0, gt=0, description="how often the lease is renewed")
 

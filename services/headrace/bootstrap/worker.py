@@ -33,6 +33,7 @@ from headrace.store.connection import Store
 from headrace.telemetry.exposition import expose
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import TransferReport
+from headrace.transfer.data_address import port_range
 from headrace.transfer.factory import make_link
 from headrace.transfer.link import LinkFactory
 from headrace.transfer.site import TransferOptions
@@ -62,7 +63,8 @@ async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
     redis_url = config.redis_url.get_secret_value()
     if not redis_url:
         raise StartupError("A worker needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
-    link = link or make_link(config.link, _reached_at(config), tls=config.ucx_tls)
+    ports = port_range(config.data_port_range)
+    link = link or make_link(config.link, _reached_at(config), tls=config.ucx_tls, ports=ports)
     stop = await Stop.arm(lifeline=config.lifeline)
     model, engine, ranks = await asyncio.to_thread(_load, config)
     ref = WorkerRef(name, secrets.token_hex(8))
