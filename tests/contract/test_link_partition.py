@@ -51,7 +51,7 @@ def peer(link: str, host: Host, seed: int) -> ProcessPeer:
     return ProcessPeer(link, BF16, 16, seed, OPTIONS, host=host.address, command=host.command)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cable() -> Iterator[Cable]:
     with two_hosts() as made:
         yield made
