@@ -177,16 +177,16 @@ def plan_pool(
     fits = num_blocks * options.block_size
     wanted = options.max_model_len
     _require(
+        wanted is None or 2 <= wanted <= config.max_position,
+        f"max_model_len {wanted} is not between 2 and the model's own context of {config.max_position}.",
+        f"Leave out --max-model-len, or give at most {config.max_position}.",
+    )
+    _require(
         num_blocks >= 2 and (wanted is None or wanted <= fits),
         f"{source} holds {max(0, num_blocks)} blocks of {layout.block_bytes} bytes"
         f" = {max(0, fits)} tokens, fewer than the {wanted or 2 * options.block_size} of max_model_len.",
         f"Raise {'--kv-cache-memory-bytes' if options.gpu_memory_utilization is None else '--gpu-memory-utilization'}"
         " or lower --max-model-len.",
-    )
-    _require(
-        wanted is None or 2 <= wanted <= config.max_position,
-        f"max_model_len {wanted} is not between 2 and the model's own context of {config.max_position}.",
-        "Change --max-model-len.",
     )
     longest = wanted if wanted is not None else min(config.max_position, fits)
     arithmetic = (

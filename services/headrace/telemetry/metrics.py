@@ -96,6 +96,10 @@ class TransferMetrics:
             ["outcome"],
             registry=registry,
         )
+        self._show_zeros()
+
+    def _show_zeros(self) -> None:
+        """An alert on the first of a kind needs to have seen none before."""
         for direction in ("sent", "received"):
             self.bytes.labels(direction)
             self.messages.labels(direction)

@@ -18,7 +18,7 @@ from headrace.modelfiles.resolve import resolve
         ({"max_model_len": 10**6}, r"max_model_len 1000000 .* own context .* --max-model-len"),
         ({"engine": "fake", "max_model_len": 10**6}, r"max_model_len 1000000 .* own context .* --max-model-len"),
         ({"quantization": "gguf", "dtype": "float32"}, r"no tensors .* --quantization"),
-        ({"quantization": "int8", "kernels": "torch"}, r"native kernels .* --quantization"),
+        ({"quantization": "int8", "kernels": "torch"}, r"native kernels, .* --quantization"),
         ({"cpu_isa": "avx2", "dtype": "float16"}, r"native kernels.* --cpu-isa"),
         ({"link": "nccl", "data_port_range": "9200-9299"}, r"nccl .* --data-port-range"),
         ({"data_port_range": "9300-9200"}, r"no range .* --data-port-range"),

@@ -60,7 +60,7 @@ def test_the_arithmetic_is_told() -> None:
         ({"block_size": 8}, "no multiple of 16"),
         ({"block_size": 0}, "no multiple of 16"),
         ({"kv_cache_memory_bytes": MIB, "gpu_memory_utilization": 0.5}, "Give --kv-cache-memory-bytes or --gpu"),
-        ({"max_step_ms": -1.0}, "max_step_ms -1.0 is no time .* Give milliseconds"),
+        ({"max_step_ms": -1.0}, "max_step_ms -1.0 is no time .* Give --max-step-ms milliseconds"),
         ({"max_step_ms": float("nan")}, "max_step_ms nan is no time"),
         ({"max_step_ms": float("inf")}, "max_step_ms inf is no time"),
         ({"cpu_isa": "neon"}, "cpu_isa 'neon' is unknown. Choose --cpu-isa auto, avx2, avx512, avx512bf16"),
