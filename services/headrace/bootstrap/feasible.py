@@ -24,7 +24,8 @@ def require_feasible(config: EngineConfig, files: ModelFiles) -> None:
     on_gpu = config.device == "cuda" and config.engine != "fake"
     if on_gpu:
         require_gpu()
-    plan(files, options, _AMPLE if on_gpu or config.engine == "fake" else None)
+    # Whether there is room, for all workers together, is asked elsewhere.
+    plan(files, options, _AMPLE)
     if config.engine != "fake" and not on_gpu and config.kernels != "torch":
         require_native(files, options)
 
