@@ -30,6 +30,8 @@ class HeadraceError(Exception):
     def __init__(
         self, message: str, *, remedy: str = "", retry_after_s: float | None = None, param: str | None = None
     ) -> None:
+        if message.endswith("..") and not message.endswith("..."):
+            message = message[:-1]  # it ends with a reason that is a sentence itself
         super().__init__(f"{message} {remedy}".strip())
         self.message = message
         self.remedy = remedy

@@ -92,12 +92,28 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Ends a job of any kind; unknown keys are ignored. Overtakes queued submits."""
+    """Ends a job of any kind; unknown keys are ignored. Overtakes queued submits.
+
+    lost: the job's peer is dead, so nothing that is under way between them is waited for. May follow an abort without.
+    """
 
     key: JobKey
+    lost: bool = False
 
 
-Command = Hello | Submit | Activate | Abort
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """Has a prefill worker call the link of a decode worker, so that the first transfer finds the way open.
+
+    link, address: the peer's link and its data address.
+    """
+
+    peer: WorkerRef
+    link: str
+    address: str
+
+
+Command = Hello | Submit | Activate | Abort | Meet
 
 
 class Outcome(Enum):
@@ -144,6 +160,15 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
+class Met:
+    """What came of a Meet. reason: why the peer did not answer, "" if it did. ms: from the Meet to its outcome."""
+
+    peer: WorkerRef
+    reason: str
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class TokenEvent:
     """Tokens of one job from one step. position: index of the first of them among the generated tokens, from 0.
 
@@ -184,4 +209,4 @@ class Events:
     draining: bool = False
 
 
-Report = Welcome | Granted | Committed | Busy | Events
+Report = Welcome | Granted | Committed | Busy | Events | Met

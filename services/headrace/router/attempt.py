@@ -6,6 +6,7 @@ Knows jobs, grants, activations and commits; knows no text, and does not decide 
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -54,6 +55,7 @@ class Attempt:
         self._committed = False
         self._doubted: AttemptFailed | None = None
         self._doubt_ends: asyncio.TimerHandle | None = None
+        self._absent: Absence | None = None
 
     @property
     def granted(self) -> bool:
@@ -113,12 +115,16 @@ class Attempt:
         return AttemptFailed(error, self.route.decode, Fault.FAILED, (self.route.decode,))
 
     def close(self) -> None:
-        """Abort what still lives, on every leg, and give the credits back. Twice is once."""
+        """Abort what still lives, on every leg, and give the credits back. Twice is once. Once it is known that one
+        of its workers died, the other one hears of that too: it need not wait for the dead one to let go."""
         self._end_doubt()
-        for leg in (self._prefill, self._decode):
-            if leg is not None:
-                leg.abort()
+        legs = [leg for leg in (self._prefill, self._decode) if leg is not None]
+        for leg in legs:
+            leg.abort()
         self._ledger.release(self._job.key)
+        absent, self._absent = self._absent, None
+        if absent is not None:
+            absent.then(partial(_tell_of_death, absent, legs))
 
     async def drained(self, seconds: float) -> None:
         """After `close`: both workers have said that the job is over, or `seconds` passed."""
@@ -218,11 +224,11 @@ class Attempt:
         decode side fails meanwhile, that came of what was wrong before.
         """
         if leg is not self._prefill or not self._got_first:
-            raise self._doubted or failure
+            raise self._remembered(self._doubted or failure)
         if self._committed:
             log.info("leg.lost_after_handover", job=str(leg.key), worker=str(leg.worker), error=str(failure.error))
         elif self._doubted is not None:
-            raise self._doubted
+            raise self._remembered(self._doubted)
         else:
             self._doubted = failure
             loop = asyncio.get_running_loop()
@@ -240,6 +246,12 @@ class Attempt:
         if self._doubt_ends is not None:
             self._doubt_ends.cancel()
 
+    def _remembered(self, failure: AttemptFailed) -> AttemptFailed:
+        """Its worker's absence may turn out to be a death, of which the other one is to hear."""
+        if failure.loss is not None:
+            self._absent = failure.loss.absence
+        return failure
+
     def _send(self, worker: WorkerRef, job: Job) -> Leg:
         try:
             return self._submit(worker, job, self._inbox)
@@ -248,3 +260,9 @@ class Attempt:
 
     def _remaining(self) -> float:
         return max(0.0, self._deadline - asyncio.get_running_loop().time())
+
+
+def _tell_of_death(absent: Absence, legs: list[Leg]) -> None:
+    for leg in legs:
+        if absent.dead and leg.worker != absent.worker:
+            leg.peer_died()

@@ -144,4 +144,4 @@ class Dispatch:
 
     def _view(self, state: WorkerState) -> WorkerView:
         ref = state.info.ref
-        return WorkerView(state, self._ledger.inflight(ref), self._ledger.cooling(ref))
+        return WorkerView(state, self._ledger.inflight(ref), self._ledger.cooling(ref), self._attachments.new_to(ref))

@@ -124,12 +124,24 @@ class TransferMetrics:
             registry=registry,
         )
         self.rebuilds = Counter("headrace_kv_link_rebuilds", "Links that broke and were replaced.", registry=registry)
+        self.meetings = Counter(
+            "headrace_kv_meetings",
+            "Calls to peers ahead of a first transfer: answered (met) or not (failed).",
+            ["outcome"],
+            registry=registry,
+        )
+        self._show_zeros()
+        self._add_overlap(registry)
+
+    def _show_zeros(self) -> None:
+        """An alert on the first of a kind needs to have seen none before."""
         for direction in ("sent", "received"):
             self.bytes.labels(direction)
             self.messages.labels(direction)
         for reason in ("silent", "short"):
             self.stalls.labels(reason)
-        self._add_overlap(registry)
+        for outcome in ("met", "failed"):
+            self.meetings.labels(outcome)
 
     def _add_overlap(self, registry: CollectorRegistry) -> None:
         self.exposed = Histogram(

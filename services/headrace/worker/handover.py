@@ -47,7 +47,7 @@ class HandoverLeg(Leg):
     def _admitted(self, admission: Admission) -> None:
         self._move(State.RUNNING)
         self._open(self._ticket.transfer)
-        self._station.carrier.send(self._ticket, self._remaining_s())
+        self._station.carrier.send(self._station.tickets.bound(self._ticket, self.job), self._remaining_s())
 
     def _closed(self, report: TransferReport) -> None:
         if report.status is TransferStatus.COMPLETE:

@@ -172,6 +172,11 @@ class Leg(ABC):
             self._move(State.DRAINING)
             self._station.carrier.cancel(self._transfer)
 
+    def peer_lost(self) -> None:
+        """The job's other end is dead: what is under way between them is not waited for."""
+        if self._transfer is not None:
+            self._station.carrier.cancel(self._transfer, lost=True)
+
     @abstractmethod
     def _check(self) -> None:
         """Raises InvalidRequest if this worker can never run the job."""

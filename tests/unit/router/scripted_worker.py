@@ -24,6 +24,8 @@ from headrace.core.jobs import (
     Job,
     JobKey,
     JobKind,
+    Meet,
+    Met,
     Outcome,
     Report,
     Submit,
@@ -88,8 +90,9 @@ def worker_info(name: str, role: Role, incarnation: str = "1", **changes: object
 
 class ScriptedWorker:
     """at: what to do when a point is passed: "submit", "grant", "activate", "token N" (before it is sent), "handover",
-    "commit", "abort". silent: points at which it says nothing more for that job. cached: what it reports as cached
-    tokens. mute: it reports no logprobs, as a worker would that does not know of them. says_commit: so of commits."""
+    "commit", "abort", "meet". silent: points at which it says nothing more for that job. cached: what it reports as
+    cached tokens. mute: it reports no logprobs, as a worker would that does not know of them. says_commit: so of
+    commits."""
 
     def __init__(self, info: WorkerInfo, *, cached: int = 0) -> None:
         self.info = info
@@ -155,6 +158,15 @@ class ScriptedWorker:
         return [command.job for command in self.commands if isinstance(command, Submit)]
 
     @property
+    def meets(self) -> list[WorkerRef]:
+        return [command.peer for command in self.commands if isinstance(command, Meet)]
+
+    @property
+    def told_of_deaths(self) -> list[JobKey]:
+        """Jobs whose peer is dead, as the router says."""
+        return [command.key for command in self.commands if isinstance(command, Abort) and command.lost]
+
+    @property
     def aborts(self) -> list[JobKey]:
         return [command.key for command in self.commands if isinstance(command, Abort)]
 
@@ -203,6 +215,8 @@ class ScriptedWorker:
                         self._spawn(self._decode(job, first_token))
                 case Abort(key):
                     self._spawn(self._abort(key))
+                case Meet(peer):
+                    self._spawn(self._meet(peer))
             await self._notify()
 
     async def _serve(self, job: Job) -> None:
@@ -285,6 +299,10 @@ class ScriptedWorker:
             return self.stop_token[1]
         assert job.sampling.seed is not None
         return token_at(job.sampling.seed, position)
+
+    async def _meet(self, peer: WorkerRef) -> None:
+        if await self._pass("meet"):
+            self.send(Met(peer, "", 1.0))
 
     async def _abort(self, key: JobKey) -> None:
         if await self._pass("abort") and (job := self.live.get(key)):

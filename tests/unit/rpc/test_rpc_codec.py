@@ -113,6 +113,8 @@ FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "priority": SIGNED,
     },
     generation.TokenPrompt: {"token_ids": TOKENS},
+    # Each side makes it of its own job.
+    ticket.Ticket: {"context": st.just(b"")},
     generation.Chunk: {"token_ids": TOKENS},
     generation.PromptEcho: {"token_ids": TOKENS},
     generation.Tokenized: {"token_ids": TOKENS},

@@ -10,11 +10,13 @@ from headrace.core.jobs import (
     Events,
     Granted,
     Hello,
+    Meet,
+    Met,
     Report,
     Submit,
     Welcome,
 )
-from headrace.rpc.codec.fleet import decode_info, decode_load, encode_info, encode_load
+from headrace.rpc.codec.fleet import decode_info, decode_load, decode_ref, encode_info, encode_load, encode_ref
 from headrace.rpc.codec.jobs import (
     decode_ending,
     decode_job,
@@ -42,8 +44,10 @@ def encode_command(command: Command) -> pb.Command:
         case Activate(key, first_token):
             (token_id,) = token_ids((first_token,))
             return pb.Command(activate=pb.Activate(key=encode_key(key), first_token=token_id))
-        case Abort(key):
-            return pb.Command(abort=pb.Abort(key=encode_key(key)))
+        case Abort(key, lost):
+            return pb.Command(abort=pb.Abort(key=encode_key(key), lost=lost))
+        case Meet(peer, link, address):
+            return pb.Command(meet=pb.Meet(peer=encode_ref(peer), link=link, address=address))
 
 
 def decode_command(message: pb.Command) -> Command:
@@ -56,7 +60,10 @@ def decode_command(message: pb.Command) -> Command:
             (token_id,) = token_ids((message.activate.first_token,))
             return Activate(decode_key(message.activate.key), token_id)
         case "abort":
-            return Abort(decode_key(message.abort.key))
+            return Abort(decode_key(message.abort.key), message.abort.lost)
+        case "meet":
+            part(message.meet, "peer")
+            return Meet(decode_ref(message.meet.peer), message.meet.link, message.meet.address)
         case _:
             raise InvalidRequest("A command of a kind that this worker does not know.")
 
@@ -75,6 +82,8 @@ def encode_report(report: Report) -> pb.Report:
             return pb.Report(busy=pb.Busy(key=encode_key(key), retry_after_s=retry_after_s))
         case Events():
             return pb.Report(events=_encode_events(report))
+        case Met(peer, reason, ms):
+            return pb.Report(met=pb.Met(peer=encode_ref(peer), reason=reason, ms=ms))
 
 
 def decode_report(message: pb.Report) -> Report:
@@ -93,6 +102,9 @@ def decode_report(message: pb.Report) -> Report:
             return Busy(decode_key(message.busy.key), message.busy.retry_after_s)
         case "events":
             return _decode_events(message.events)
+        case "met":
+            part(message.met, "peer")
+            return Met(decode_ref(message.met.peer), message.met.reason, message.met.ms)
         case _:
             raise InvalidRequest("A report of a kind that this router does not know.")
 
