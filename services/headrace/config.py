@@ -145,7 +145,10 @@ class GatewayConfig(HttpConfig):
 
     section: ClassVar[str] = "gateway"
 
-    router: str = Field(f"{LOOPBACK}:9000", description="host:port of the router's gRPC service")
+    router: str = Field(
+        f"{LOOPBACK}:9000",
+        description="host:port of the router's gRPC service; several with commas; a name means all its addresses",
+    )
 
 
 class FrontendConfig(RouterConfig, HttpConfig):
