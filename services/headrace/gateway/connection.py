@@ -5,12 +5,16 @@ under which whoever answers a request finds the way out. Knows no requests.
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _KEY = "headrace.cut"
+# On, for no time: the system throws away what it still has to send, too.
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Connection(H11Protocol):
@@ -18,18 +22,24 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.app = _severable(self.app, transport.abort)
+        self.app = _severable(self.app, lambda: _reset(transport))
 
 
 def cut(scope: Scope) -> None:
     """Reset the connection of this request; what its client has not read is lost. Nothing, if it has no such way."""
-    if abort := scope.get(_KEY):
-        abort()
+    if reset := scope.get(_KEY):
+        reset()
 
 
-def _severable(app: ASGIApp, abort: Callable[[], None]) -> ASGIApp:
+def _severable(app: ASGIApp, reset: Callable[[], None]) -> ASGIApp:
     async def severable(scope: Scope, receive: Receive, send: Send) -> None:
-        scope[_KEY] = abort
+        scope[_KEY] = reset
         await app(scope, receive, send)
 
     return severable
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    if not transport.is_closing():
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    transport.abort()

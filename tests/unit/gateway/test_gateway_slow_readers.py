@@ -25,7 +25,7 @@ def asking(gateway: Gateway) -> Iterator[socket.socket]:
     body = json.dumps(chat(stream=True)).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**18)
         client.settimeout(10)
         client.connect(("127.0.0.1", gateway.server.port))
         client.sendall(head.encode() + body)
