@@ -160,11 +160,14 @@ async def test_the_only_router_may_come_back() -> None:
 
 
 async def test_without_a_router_both_losses_are_told() -> None:
-    only = ScriptedRouter("a:1", [[chunk(0), lost("a:1")]])
+    go = asyncio.Event()
+    only = ScriptedRouter("a:1", [[chunk(0), go, lost("a:1")]])
     async with gateway(only) as routers:
         answering = asyncio.create_task(heard(routers))
-        await eventually(lambda: only.left == 1)
+        await eventually(lambda: len(only.asked) == 1)
         only.says.put_nowait(False)
+        await eventually(lambda: not routers.answering())
+        go.set()
         with pytest.raises(RouterLost, match=r"connection to a:1 failed.*No router answers at a:1") as told:
             await answering
         assert told.value.retry_after_s
