@@ -46,7 +46,7 @@ def _place(word: str) -> Place:
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
         raise StartupError(
             f"{word!r} is not host:port with a port below 65536.",
-            remedy="Separate the addresses of several routers with commas.",
+            remedy="Separate several addresses with commas.",
         )
     return Place(host.strip("[]"), int(port))
 

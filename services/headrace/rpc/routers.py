@@ -125,8 +125,7 @@ class Routers:
         finally:
             post.calls -= 1
             if not post.listed and not post.calls:
-                await self._shut(post)
-                self._leaving.remove(post)
+                await self._dismiss(post)
 
     def lost(self, door: Door) -> None:
         """A call to it failed because it has gone or goes: others have their turn first."""
@@ -170,8 +169,7 @@ class Routers:
             await asyncio.sleep(self._pace.locate_s)
             self._list(await self._locate())
             for post in [post for post in self._leaving if not post.calls]:
-                await self._shut(post)
-                self._leaving.remove(post)
+                await self._dismiss(post)
 
     async def _watch(self, post: _Post) -> None:
         while True:
@@ -207,6 +205,12 @@ class Routers:
     def _changed(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
+
+    async def _dismiss(self, post: _Post) -> None:
+        """Twice is once: its last call may end while it is being looked for."""
+        await self._shut(post)
+        if post in self._leaving:
+            self._leaving.remove(post)
 
     async def _shut(self, post: _Post) -> None:
         if post.rested is not None:
