@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+
+from fixtures.eventually import eventually
 
 from headrace.core.errors import NotFound, RouterLost
 from headrace.core.fleet import FleetStatus
 from headrace.core.generation import Chunk, FinishReason, GenerateRequest, ModelCard, Prompt, Tokenized, Usage
 from headrace.core.resume import ResumePoint
 from headrace.core.route import Explanation
-from headrace.rpc.routers import Door
+from headrace.rpc.routers import Door, Pace, Routers
 
 Step = Chunk | Exception | asyncio.Event
 TOKENS = tuple(range(40, 52))
+QUICK = Pace(rest_s=0.02, again_s=0.005, locate_s=0.005)
 
 
 def chunk(place: int, count: int = 1, *, last: bool = False) -> Chunk:
@@ -103,3 +107,24 @@ class ScriptedRouter:
     def _answer(self) -> None:
         if self.gone:
             raise lost(self.address)
+
+
+@asynccontextmanager
+async def gateway(*routers: ScriptedRouter, serving: bool = True) -> AsyncIterator[Routers]:
+    """Before these routers, each of which has said whether it serves."""
+    by_address = {router.address: router for router in routers}
+
+    async def locate() -> tuple[str, ...]:
+        return tuple(by_address)
+
+    asked = Routers(locate, lambda address: by_address[address].door(), QUICK)
+    await asked.start()
+    for router in routers:
+        router.says.put_nowait(serving)
+    await eventually(lambda: all(router.says.empty() for router in routers))
+    await eventually(lambda: len(asked.answering()) == (len(routers) if serving else 0))
+    try:
+        yield asked
+    finally:
+        await asked.close()
+        assert all(router.closed for router in routers)

@@ -1,14 +1,14 @@
 """An answer whose router is lost goes on through another one: nothing missing, nothing twice, and never for ever."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import cast
 
 import pytest
 from fixtures.eventually import eventually
-from scripted_router import TOKENS, ScriptedRouter, chunk, lost
+from scripted_router import QUICK, TOKENS, ScriptedRouter, chunk, gateway, lost
 
 from headrace.core.errors import (
     ContextLengthExceeded,
@@ -16,48 +16,22 @@ from headrace.core.errors import (
     HeadraceError,
     InternalError,
     InvalidRequest,
-    NotFound,
     Overloaded,
     RouterLost,
     TransferFailed,
     Unavailable,
     WorkerLost,
 )
-from headrace.core.fleet import FleetStatus
 from headrace.core.generation import Chunk, GenerateRequest, TextPrompt
-from headrace.core.lifecycle import Phase, Transition
-from headrace.core.route import Explanation
 from headrace.core.sampling import SamplingParams
 from headrace.rpc.failover import FailoverInference, Progress, Waits
 from headrace.rpc.fleet_failover import FailoverFleet
-from headrace.rpc.routers import Pace, Routers
-from headrace.rpc.tries import MAX_TRIES, joined, named, names
+from headrace.rpc.routers import Routers
+from headrace.rpc.tries import MAX_TRIES, names
 
-QUICK = Pace(rest_s=0.02, again_s=0.005, locate_s=0.005)
 SHORT = Waits(found_s=0.2, comeback_s=0.2)
 REQUEST = GenerateRequest("r", "m", TextPrompt("Hi"), SamplingParams(seed=7), timeout_s=60.0, echo=True)
 WHOLE = [chunk(0), chunk(1), chunk(2, last=True)]
-
-
-@asynccontextmanager
-async def gateway(*routers: ScriptedRouter, serving: bool = True) -> AsyncIterator[Routers]:
-    """Before these routers, each of which has said whether it serves."""
-    by_address = {router.address: router for router in routers}
-
-    async def locate() -> tuple[str, ...]:
-        return tuple(by_address)
-
-    asked = Routers(locate, lambda address: by_address[address].door(), QUICK)
-    await asked.start()
-    for router in routers:
-        router.says.put_nowait(serving)
-    await eventually(lambda: all(router.says.empty() for router in routers))
-    await eventually(lambda: len(asked.answering()) == (len(routers) if serving else 0))
-    try:
-        yield asked
-    finally:
-        await asked.close()
-        assert all(router.closed for router in routers)
 
 
 async def heard(routers: Routers, request: GenerateRequest = REQUEST) -> list[Chunk]:
@@ -240,58 +214,6 @@ async def test_questions_go_to_whoever_answers() -> None:
             await inference.list_models()
         with pytest.raises(RouterLost):
             await fleet.metrics()
-
-
-async def test_metrics_are_the_same_routers_as_long_as_it_is_well() -> None:
-    one, two = ScriptedRouter("a:1"), ScriptedRouter("b:1")
-    async with gateway(one, two) as routers:
-        fleet = FailoverFleet(routers)
-        assert {await fleet.metrics() for _ in range(4)} == {"a:1"}
-        one.says.put_nowait(None)
-        await eventually(lambda: len(routers.answering()) == 1)
-        assert {await fleet.metrics() for _ in range(4)} == {"b:1"}
-
-
-async def test_the_fleet_is_ready_if_one_router_says_so() -> None:
-    waiting = FleetStatus(False, "no worker yet", (), 0, 0)
-    one, two = ScriptedRouter("a:1", status_now=waiting), ScriptedRouter("b:1")
-    async with gateway(one, two) as routers:
-        fleet = FailoverFleet(routers)
-        assert (await fleet.status()).ready
-        two.status_now = waiting
-        assert (await fleet.status()).reason == "no worker yet"
-        two.status_now = lost("b:1")
-        assert (await fleet.status()).reason == "no worker yet"
-
-
-def life(request: str, outcome: str, begun: float, ttft_ms: float) -> Explanation:
-    moves = (Transition(Phase.RECEIVED, Phase.ROUTED, begun), Transition(Phase.ROUTED, Phase.FAILED, begun + 2.0))
-    return Explanation(request, "m", 3, (), moves, outcome, 5, ttft_ms)
-
-
-async def test_explaining_joins_the_tries_that_are_known() -> None:
-    one = ScriptedRouter("a:1", known={"r": life("r", "cancelled", 100.0, 12.0)})
-    two = ScriptedRouter("b:1", known={"r~2": life("r~2", "stop", 5.0, 3.0), "s~3": life("s~3", "stop", 9.0, 4.0)})
-    async with gateway(one, two) as routers:
-        fleet = FailoverFleet(routers)
-        told = await fleet.explain("r")
-        assert (told.request, told.outcome, told.actual_ttft_ms) == ("r", "stop", 12.0)
-        assert [move.at for move in told.transitions] == [100.0, 102.0, 102.0, 104.0]
-        # Of the router that is lost nothing is known any more.
-        one.gone = True
-        assert (await fleet.explain("r")).outcome == "stop"
-        assert (await fleet.explain("s")).request == "s"
-        with pytest.raises(NotFound, match="'t'"):
-            await fleet.explain("t")
-
-
-def test_names_of_tries_fit_where_ids_do() -> None:
-    assert names("r") == ("r", "r~2", "r~3", "r~4")
-    longest = "x" * 128
-    assert [len(name) for name in names(longest)] == [128] * MAX_TRIES
-    assert len(set(names(longest))) == MAX_TRIES
-    assert named("r", 1) == "r"
-    assert joined("r", [life("r", "stop", 1.0, 2.0)]) == life("r", "stop", 1.0, 2.0)
 
 
 async def test_names_that_mean_other_routers_are_followed() -> None:
