@@ -151,7 +151,10 @@ class GatewayConfig(HttpConfig):
 
     section: ClassVar[str] = "gateway"
 
-    router: str = Field(f"{LOOPBACK}:9000", description="host:port of the router's gRPC service")
+    router: str = Field(
+        f"{LOOPBACK}:9000",
+        description="host:port of the router's gRPC service; several with commas; a name means all its addresses",
+    )
     metrics_port: int = Field(0, ge=0, le=65535, description="own Prometheus page; 0: none")
 
 

@@ -8,7 +8,15 @@ from collections.abc import AsyncGenerator, Callable
 
 import structlog
 
-from headrace.core.errors import DeadlineExceeded, HeadraceError, InternalError, InvalidRequest, Unavailable, WorkerLost
+from headrace.core.errors import (
+    DeadlineExceeded,
+    HeadraceError,
+    InternalError,
+    InvalidRequest,
+    RouterLost,
+    Unavailable,
+    WorkerLost,
+)
 from headrace.core.fleet import WorkerState
 from headrace.core.generation import Chunk, FinishReason, GenerateRequest
 from headrace.core.jobs import TokenEvent
@@ -103,7 +111,7 @@ class Conductor:
         self._draining = True
         if await self._quiet(grace_s):
             return
-        error = Unavailable("The router is stopping and the request did not finish in time.", remedy="Try again.")
+        error = RouterLost("The router is stopping and the request did not finish in time.", remedy="Try again.")
         self._admission.close(error)
         for run in tuple(self._runs.values()):
             self._call_off(run, error)
@@ -129,7 +137,7 @@ class Conductor:
 
     def _enter(self, request: GenerateRequest) -> Run:
         if self._draining:
-            raise Unavailable("The router is stopping and takes no new requests.", remedy="Try another one.")
+            raise RouterLost("The router is stopping and takes no new requests.", remedy="Try another one.")
         if request.id in self._runs:
             raise InvalidRequest(f"A request with the id {request.id!r} is running.", remedy="Give each its own id.")
         model = self._models.get(request.model)
