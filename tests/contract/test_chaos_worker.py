@@ -35,6 +35,7 @@ async def worker(directory: Path, redis: RedisServer, fleet: str, role: str) -> 
         "role": role,
         "name": role,
         "kv-cache-memory-bytes": 2**22,
+        "max-num-seqs": 8,
         "max-num-batched-tokens": 16,
         "link": "tcp",
         "port": port,
@@ -55,6 +56,8 @@ async def worker(directory: Path, redis: RedisServer, fleet: str, role: str) -> 
             async for line in process.stdout:
                 if b"incarnation" in line:
                     break
+            else:
+                pytest.fail(f"the {role} worker ended before it was ready")
         yield f"127.0.0.1:{port}"
         process.terminate()
         async with asyncio.timeout(WAIT_S):
