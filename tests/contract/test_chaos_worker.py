@@ -144,7 +144,7 @@ async def test_a_request_is_held_at_every_phase_and_struck_on_every_way(desk: De
         ("decode", Hold(Phase.MID_DECODE, "held-5", at=4)),
     ):
         await desk.control.arm(worker_name, hold)
-        assert (await desk.serve("other"))[0] == expected
+        assert (await desk.serve(f"not-{hold.request_prefix}"))[0] == expected
         name = f"{hold.request_prefix}.a"
         serving = asyncio.create_task(desk.serve(name))
         held = await desk.control.held(worker_name, WAIT_S)
