@@ -195,6 +195,6 @@ def test_auto_prefills_few_tokens_where_they_decode() -> None:
 def test_ready_looks_past_a_full_fleet_but_not_past_an_absent_one() -> None:
     models = [ServedModel(MODEL, ByteText(), 512, 0)]
     full = (view("p1", P, credits=0), view("d1", D, credits=0))
-    assert unready(models, full, ALWAYS) == ""
-    assert "d1" in unready(models, (view("p1", P), view("d1", D, attached=False)), ALWAYS)
-    assert "its engine stands still" in unready(models, (view("p1", P), STALLED), ALWAYS)
+    assert unready(models, full, (), ALWAYS) == ""
+    assert "d1" in unready(models, (view("p1", P), view("d1", D, attached=False)), (), ALWAYS)
+    assert "its engine stands still" in unready(models, (view("p1", P), STALLED), (), ALWAYS)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import InvalidRequest
 from headrace.core.fleet import WorkerRef
 from headrace.core.jobs import Job, JobKey, JobKind
-from headrace.core.layout import KvLayout
+from headrace.core.layout import Descriptor, KvLayout
 from headrace.core.sampling import SamplingParams
 from headrace.core.ticket import Ticket
 from headrace.worker.tickets import TicketOffice
@@ -20,7 +20,7 @@ LAYOUT = KvLayout(2, 2, 8, 16, "float32")
 
 
 def office(page: int = 16, address: Callable[[], str] = lambda: "127.0.0.1:9") -> TicketOffice:
-    return TicketOffice(HERE, b"digest", replace(LAYOUT, block_tokens=page), "tcp", address)
+    return TicketOffice(HERE, Descriptor(b"digest", replace(LAYOUT, block_tokens=page)), "tcp", address)
 
 
 def decode_job(tokens: int) -> Job:
