@@ -44,7 +44,12 @@ def test_units_tile_the_blocks_in_order(block_count: int, unit_blocks: int) -> N
     "change",
     [
         {"layout": replace(LAYOUT, dtype="bfloat16")},
-        {"layout": replace(LAYOUT, block_tokens=32)},
+        {"layout": replace(LAYOUT, scale_bytes=4)},
+        {"wire_tokens": 8, "unit_blocks": 9},
+        {"wire_tokens": 12},
+        {"wire_tokens": 32},
+        {"wire_tokens": 32, "layout": replace(LAYOUT, block_tokens=32)},
+        {"wire_tokens": 16, "layout": replace(LAYOUT, block_tokens=24)},
         {"layout": replace(LAYOUT, kv_heads=2)},
         {"link": "ucx"},
         {"unit_blocks": 0},
@@ -60,3 +65,25 @@ def test_what_cannot_be_carried_is_refused(change: dict[str, object]) -> None:
     check_ticket(TICKET, LAYOUT, "tcp", 4)
     with pytest.raises(InvalidRequest):
         check_ticket(replace(TICKET, **change), LAYOUT, "tcp", 4)  # type: ignore[arg-type]
+
+
+def test_pages_of_another_size_are_carried_in_wire_blocks() -> None:
+    wide = replace(TICKET, layout=replace(LAYOUT, block_tokens=48), wire_tokens=16)
+    check_ticket(wide, LAYOUT, "tcp", 4)
+    check_ticket(wide, wide.layout, "tcp", 4)
+    # What a slab holds is counted in its owner's pages.
+    check_ticket(replace(wide, unit_blocks=12), wide.layout, "tcp", 4)
+    with pytest.raises(InvalidRequest, match="A unit of 12 wire blocks is not between 1 and 4"):
+        check_ticket(replace(wide, unit_blocks=12), LAYOUT, "tcp", 4)
+
+
+def test_pages_with_scales_are_carried_whole_or_not_at_all() -> None:
+    scaled = replace(LAYOUT, dtype="int8", scale_bytes=64)
+    ticket = replace(TICKET, layout=scaled)
+    check_ticket(ticket, scaled, "tcp", 4)
+    for here, asked in (
+        (scaled, replace(ticket, wire_tokens=8)),
+        (replace(scaled, block_tokens=32), replace(ticket, wire_tokens=16)),
+    ):
+        with pytest.raises(InvalidRequest, match="pages with scales are not cut"):
+            check_ticket(asked, here, "tcp", 4)
