@@ -233,6 +233,9 @@ class Attachments:
         except (HeadraceError, TimeoutError, StopAsyncIteration) as error:
             log.info("worker.not_told", worker=str(info.ref), error=str(error) or type(error).__name__)
             return False
+        except Exception:
+            log.exception("worker.not_told", worker=str(info.ref))
+            return False
         finally:
             commands.close()
             await connection.close()

@@ -26,7 +26,7 @@ from headrace.router.models import Models, ServedModel
 from headrace.router.options import RouterOptions
 from headrace.router.prepare import context_of
 from headrace.router.ready import unready
-from headrace.rpc.contracts import OLDEST_PROTOCOL, PROTOCOL_VERSION, agreed
+from headrace.rpc.contracts import OLDEST_PROTOCOL, PROTOCOL_VERSION, agreed, spoken
 from headrace.telemetry.metrics import RouterMetrics
 
 log = structlog.get_logger()
@@ -144,9 +144,7 @@ class Router:
 
     def _misfit(self, info: WorkerInfo) -> str:
         if agreed(info.protocol, info.oldest_protocol) is None:
-            oldest = info.oldest_protocol or info.protocol
-            mine = f"{OLDEST_PROTOCOL} to {PROTOCOL_VERSION}"
-            return f"speaks protocols {oldest} to {info.protocol} and this router {mine}"
+            return f"speaks {spoken(info.protocol, info.oldest_protocol)} and this router {spoken()}"
         if info.layout.block_tokens % BLOCK_TOKENS:
             return f"its blocks of {info.layout.block_tokens} tokens are no multiple of {BLOCK_TOKENS}"
         return self._models.misfit(info)

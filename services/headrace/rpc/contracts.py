@@ -27,6 +27,11 @@ def agreed(newest: int, oldest: int) -> int | None:
     return version if version >= max(oldest or newest, OLDEST_PROTOCOL) else None
 
 
+def spoken(newest: int = PROTOCOL_VERSION, oldest: int = OLDEST_PROTOCOL) -> str:
+    """The versions that somebody speaks, in words; by default those of this program."""
+    return f"protocol {newest}" if oldest in {0, newest} else f"protocols {oldest} to {newest}"
+
+
 class Inference(Protocol):
     """Public generation service."""
 

@@ -11,7 +11,7 @@ import structlog
 from headrace.core.errors import InvalidRequest
 from headrace.core.jobs import Hello
 from headrace.core.layout import weights_difference
-from headrace.rpc.contracts import OLDEST_PROTOCOL, PROTOCOL_VERSION, agreed
+from headrace.rpc.contracts import agreed, spoken
 
 log = structlog.get_logger()
 
@@ -54,11 +54,7 @@ class Mismatch:
     def _protocol_difference(self, hello: Hello) -> str:
         if agreed(hello.protocol, hello.oldest) is not None:
             return ""
-        oldest = hello.oldest or hello.protocol
-        return (
-            f"{hello.router} speaks protocols {oldest} to {hello.protocol} and this worker"
-            f" {OLDEST_PROTOCOL} to {PROTOCOL_VERSION}"
-        )
+        return f"{hello.router} speaks {spoken(hello.protocol, hello.oldest)} and this worker {spoken()}"
 
     def _weights_difference(self, hello: Hello) -> str:
         differs = weights_difference(self._weights, hello.weights)
