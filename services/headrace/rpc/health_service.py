@@ -8,7 +8,7 @@ from grpc_health.v1 import health
 REASON_KEY = "headrace-reason-bin"
 
 
-class ReasonedHealth(health.aio.HealthServicer):  # type: ignore[attr-defined, misc]
+class ReasonedHealth(health.aio.HealthServicer):  # type: ignore[name-defined, misc]
     """reason: why the server is not ready; "" if it is, or if nobody says."""
 
     reason = ""

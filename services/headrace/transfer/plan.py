@@ -25,12 +25,21 @@ class Unit:
 
 
 def units(ticket: Ticket) -> tuple[Unit, ...]:
-    """The ticket's blocks in runs of `unit_blocks`; the last unit may be shorter. No blocks, no units."""
-    step = ticket.unit_blocks
+    """The ticket's blocks in runs of `unit_blocks`; the last unit may be shorter. No blocks, no units.
+
+    Between pages of two sizes the first one may be shorter too, so that the others begin where pages of both ends do.
+    """
+    count, step = ticket.block_count, ticket.unit_blocks
+    starts = [0, *range(step - _early(ticket), count, step)] if count else []
     return tuple(
-        Unit(index, first, min(step, ticket.block_count - first))
-        for index, first in enumerate(range(0, ticket.block_count, step))
+        Unit(index, first, end - first)
+        for index, (first, end) in enumerate(zip(starts, [*starts[1:], count], strict=False))
     )
+
+
+def _early(ticket: Ticket) -> int:
+    """How many blocks after the beginning of a unit the ticket's begin."""
+    return ticket.first_block % ticket.unit_blocks if ticket.wire_tokens else 0
 
 
 def check_ticket(ticket: Ticket, local: KvLayout, link: str, largest_unit_blocks: int) -> None:
@@ -53,7 +62,7 @@ def check_ticket(ticket: Ticket, local: KvLayout, link: str, largest_unit_blocks
     most = largest_unit_blocks * local.block_tokens // wire
     if not 1 <= ticket.unit_blocks <= most:
         raise InvalidRequest(f"A unit of {ticket.unit_blocks} wire blocks is not between 1 and {most}.")
-    if ticket.block_count < 0 or -(-ticket.block_count // ticket.unit_blocks) > MAX_UNITS:
+    if ticket.block_count < 0 or -(-(_early(ticket) + ticket.block_count) // ticket.unit_blocks) > MAX_UNITS:
         raise InvalidRequest(f"{ticket.block_count} blocks make no transfer of 0 to {MAX_UNITS} units.")
     if len(ticket.transfer) != 16 or len(ticket.secret) != 16:
         raise InvalidRequest("A ticket's transfer id and secret must be 16 bytes each.")

@@ -52,7 +52,7 @@ class TicketOffice:
             unit_blocks=unit_blocks(self._page, peer_page),
             link=self._link,
             address=self._address(),
-            wire_tokens=wire,
+            wire_tokens=0 if peer_page == self._page else wire,
         )
 
     def check(self, job: Job, ticket: Ticket) -> None:

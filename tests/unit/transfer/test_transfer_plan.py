@@ -10,6 +10,7 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.fleet import WorkerRef
 from headrace.core.layout import KvLayout
 from headrace.core.ticket import Ticket
+from headrace.transfer.neutral import unit_blocks, wire_tokens
 from headrace.transfer.plan import check_ticket, units
 
 LAYOUT = KvLayout(layers=2, kv_heads=1, head_dim=8, block_tokens=16, dtype="float32")
@@ -38,6 +39,24 @@ def test_units_tile_the_blocks_in_order(block_count: int, unit_blocks: int) -> N
     assert covered == list(range(block_count))
     assert all(unit.block_count == unit_blocks for unit in cut[:-1])
     assert all(1 <= unit.block_count <= unit_blocks for unit in cut)
+
+
+SIZES = st.sampled_from((16, 32, 48, 64))
+
+
+@given(SIZES, SIZES, st.integers(0, 40), st.integers(0, 200))
+def test_between_two_page_sizes_units_begin_where_pages_of_both_do(
+    here: int, there: int, first: int, count: int
+) -> None:
+    wire, step = wire_tokens(here, there), unit_blocks(here, there)
+    ticket = replace(TICKET, first_block=first, block_count=count, unit_blocks=step, wire_tokens=wire)
+    cut = units(ticket)
+    assert [unit.index for unit in cut] == list(range(len(cut)))
+    assert [block for unit in cut for block in range(unit.first_block, unit.end_block)] == list(range(count))
+    assert all(1 <= unit.block_count <= step for unit in cut)
+    for unit in cut[1:]:
+        begins = (first + unit.first_block) * wire
+        assert begins % here == begins % there == 0
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,8 @@ def test_ready_blocks_grow_to_exactly_those_of_the_ticket(
     here, there = office(page), office(peer_page)
     ticket: Ticket = here.write(asked, HERE, resident)
     wire = gcd(page, peer_page)
-    assert (ticket.wire_tokens, ticket.first_block) == (wire, resident // wire)
+    assert (ticket.wire.block_tokens, ticket.first_block) == (wire, resident // wire)
+    assert bool(ticket.wire_tokens) == (page != peer_page)
     there.check(asked, ticket)
     # 2. As the peer computes, whole wire blocks are ready, and in the end all of them.
     blocks = tuple(range(100, 100 + -(-tokens // peer_page)))
