@@ -9,6 +9,7 @@ from fixtures.eventually import eventually
 from test_worker_pair import Pair, paired
 from worker_harness import BLOCK_BYTES, Gate, attached, fake_engine, job, only, served
 
+from headrace.core.blocks import chain
 from headrace.core.errors import InvalidRequest
 from headrace.core.jobs import Abort, Job, JobKey, Outcome
 
@@ -84,6 +85,25 @@ async def test_of_a_transfer_that_broke_whole_pages_stay(here: int, there: int) 
         arrived = 128 // unit * unit // there * there
         assert pair.decode.router.heard.granted[again.key].resident_tokens == arrived > 0
         await pair.quiet()
+
+
+@pytest.mark.parametrize("page", [16, 32, 48])
+async def test_blocks_have_the_same_names_in_pages_of_any_size(page: int) -> None:
+    """What the fleet's index says of a worker is what its prefill uses, to the block, whatever its pages."""
+    asked = job("a", prompt=100, max_tokens=1)
+    async with served(fake_engine(page=page)) as here, attached(here.worker) as router:
+        only(await router.ended(router.submit(asked)), Outcome.LENGTH)
+        await here.quiet()
+        named = {name for stored, _ in here.published for name in stored}
+        assert named == set(asked.hashes[: 100 // page * page // 16])
+        # 64 of its tokens are the start of another prompt: that many it need not compute, also within a page.
+        tokens = (*asked.tokens[:64], *job("b", prompt=50, salt=9).tokens)
+        other = replace(asked, key=JobKey("b", 1), tokens=tokens, prompt_len=114, hashes=chain(asked.root, tokens))
+        other = replace(other, sampling=replace(other.sampling, max_tokens=2))
+        assert sum(name in named for name in other.hashes) == 4
+        only(await router.ended(router.submit(other)), Outcome.LENGTH)
+        assert router.heard.cached[other.key] == 64
+        await here.quiet()
 
 
 async def test_a_ticket_for_other_weights_is_refused_by_name() -> None:

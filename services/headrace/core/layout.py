@@ -23,7 +23,7 @@ _SHOWN_DIGITS = 12
 class KvLayout:
     """Geometry of the KV cache of one model replica.
 
-    A page holds one layer of one block as `[kv head][K,V]([token][dim], scales)`; a block is its `layers` pages. So a
+    A page holds one layer of one block as `[kv head][K,V]{[token][dim], scales}`; a block is its `layers` pages. So a
     rank's heads are one run of a page, with their scales.
     dtype: a key of DTYPE_BYTES. scale_bytes: of the scales behind each head's K and again behind its V.
     """
