@@ -28,9 +28,13 @@ class NoRoute:
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """One worker's share in any route. absent: why it cannot serve the request at all; full: why not now."""
+    """One worker's share in any route. absent: why it cannot serve the request at all; full: why not now.
+
+    fit: pages can move between two workers if and only if this is equal; else `_apart` says why not.
+    """
 
     view: WorkerView
+    fit: tuple[tuple[bytes, KvLayout], str]
     cached: int
     uncached: int
     prefill_ms: float
@@ -46,12 +50,6 @@ class _Weighed:
     @property
     def role(self) -> Role:
         return self.view.state.info.role
-
-    @property
-    def fit(self) -> tuple[tuple[bytes, KvLayout], str]:
-        """Pages can move between two workers if and only if this is equal; else `_apart` says why not."""
-        info = self.view.state.info
-        return info.kv.fit, info.link
 
     def order(self, cost_ms: float) -> tuple[float, int, WorkerRef]:
         return cost_ms, self.view.running + self.view.state.load.waiting, self.ref
@@ -88,17 +86,19 @@ def choose(ask: Ask, fleet: Sequence[WorkerView], hits: Mapping[WorkerRef, int],
 
 
 def _weigh(view: WorkerView, ask: Ask, hit_blocks: int, policy: Policy) -> _Weighed:
+    info = view.state.info
     # Even a whole hit leaves one token to compute, so its block is computed.
     cached = min(hit_blocks, max(ask.tokens - 1, 0) // BLOCK_TOKENS) * BLOCK_TOKENS
     uncached = ask.tokens - cached
     # A transfer fills whole pages: a hit that ends inside one is of no use to it.
-    page = view.state.info.layout.block_tokens
+    page = info.layout.block_tokens
     resident = cached // page * page
     avoided = policy.avoid_ms if view.state.info.ref in ask.avoided else 0.0
     load_ms = view.running * policy.running_ms + view.state.load.waiting * policy.waiting_ms + avoided
     prefill_ms = (view.inflight.uncomputed_tokens + uncached) * policy.prefill_ms_per_token + load_ms
     return _Weighed(
         view=view,
+        fit=(info.kv.fit, info.link),
         cached=cached,
         uncached=uncached,
         prefill_ms=prefill_ms,
@@ -191,8 +191,10 @@ def _route(option: _Option, weighed: Sequence[_Weighed], policy: Policy) -> Rout
 
 def _unpaired(option: _Option, weighed: Sequence[_Weighed]) -> tuple[str, ...]:
     """Why a local request had no pair to weigh against, where the fleet has both roles and none that fit."""
+    if option.prefill is not None:
+        return ()
     prefill, decode = ({one.fit for one in weighed if one.role is role} for role in (Role.PREFILL, Role.DECODE))
-    apart = "" if option.prefill or prefill & decode else _apart(weighed)
+    apart = "" if prefill & decode else _apart(weighed)
     return (f"no pair could have taken it: {apart}",) if apart else ()
 
 
