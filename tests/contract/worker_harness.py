@@ -50,6 +50,7 @@ BLOCK_BYTES = 2 * 2 * 2 * 16 * 8 * 4
 def fake_engine(
     *,
     blocks: int = 64,
+    page: int = 16,
     max_jobs: int = 8,
     weights: bytes = b"w" * 16,
     batched_tokens: int = 64,
@@ -61,7 +62,8 @@ def fake_engine(
         dtype="float32",
         max_num_seqs=max_jobs,
         max_num_batched_tokens=max(batched_tokens, max_jobs),
-        kv_cache_memory_bytes=blocks * BLOCK_BYTES,
+        block_size=page,
+        kv_cache_memory_bytes=blocks * BLOCK_BYTES * page // 16,
     )
     vocabulary = Vocabulary(CONFIG.vocab_size, frozenset({2}))
     return build_fake_engine(files, vocabulary, options, stop_after=stop_after, before_step=before_step)

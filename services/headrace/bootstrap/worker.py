@@ -173,11 +173,15 @@ async def _be_ready(worker: Worker, server: Server, lease: Lease, info: WorkerIn
         sentence = f"not ready: waiting for Redis at {redis} to take its lease"
         log.warning("worker.waiting", reason=sentence, remedy="Start that Redis or correct --redis-url.")
         await lease.joined()
-    await server.set_ready(worker.ready)
+
+    async def tell(ready: bool) -> None:
+        await server.set_ready(ready, worker.obstacle)
+
+    await tell(worker.ready)
     ref = info.ref
     log.info("worker.ready", worker=str(ref), role=info.role.value)
     announce.ready(worker=ref.worker, incarnation=ref.incarnation, role=info.role.value, address=info.address)
-    await worker.watch(server.set_ready)
+    await worker.watch(tell)
 
 
 async def retire(worker: Worker, server: Server, drain_s: float) -> None:

@@ -46,7 +46,7 @@ class Job:
     sampling: resolved (seed and max_tokens set); max_tokens counts all generated tokens, those in `tokens` too.
     root, hashes: chained block hashes of the full blocks of `tokens` (core.blocks), made once by the router.
     timeout_s: seconds the job may still take. ticket: for a prefill job. peer: a decode job's prefill worker.
-    priority: see GenerateRequest.
+    peer_block_tokens: tokens of a KV page there; 0: as many as here. priority: see GenerateRequest.
     """
 
     key: JobKey
@@ -61,6 +61,7 @@ class Job:
     ticket: Ticket | None = None
     peer: WorkerRef | None = None
     priority: int = 0
+    peer_block_tokens: int = 0
 
     @property
     def generated(self) -> int:
@@ -70,11 +71,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First command of an attachment. token: the fleet's worker token, empty where none is set."""
+    """First command of an attachment. token: the fleet's worker token, empty where none is set.
+
+    protocol, oldest: the versions of the Worker service that the router speaks; 0 for the oldest: no other than
+    `protocol`. weights: digest of the files of the model that it serves under the worker's name for it; empty: any.
+    """
 
     router: str
     token: str
     protocol: int
+    oldest: int = 0
+    weights: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,16 @@ from headrace.core.pages import PagePort
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What does not change while an engine lives."""
+    """What does not change while an engine lives. weights, recipe, tensor_parallel: as in WorkerInfo."""
 
     model_digest: bytes
     layout: KvLayout
     num_blocks: int
     max_model_len: int
     max_jobs: int
+    weights: bytes = b""
+    recipe: str = ""
+    tensor_parallel: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ class Dispatch:
         run.life.to(Phase.ROUTED)
         run.routes.append(route)
         job = self._job(run, key, tokens, sampling, names.under(self._digest(route.decode)))
+        job = replace(job, peer_block_tokens=self._block_tokens(route.prefill))
         return Attempt(
             job,
             route,
@@ -141,6 +142,10 @@ class Dispatch:
     def _digest(self, worker: WorkerRef) -> bytes:
         found = [state.info.model_digest for state in self._attachments.states if state.info.ref == worker]
         return found[0] if found else b""
+
+    def _block_tokens(self, worker: WorkerRef | None) -> int:
+        found = [state.info.layout.block_tokens for state in self._attachments.states if state.info.ref == worker]
+        return found[0] if found else 0
 
     def _view(self, state: WorkerState) -> WorkerView:
         ref = state.info.ref

@@ -28,7 +28,7 @@ from headrace.router.options import RouterOptions
 from headrace.router.prepare import context_of
 from headrace.router.ready import unready
 from headrace.router.standing import Standing
-from headrace.rpc.contracts import PROTOCOL_VERSION
+from headrace.rpc.contracts import OLDEST_PROTOCOL, PROTOCOL_VERSION, agreed, spoken
 from headrace.telemetry.metrics import RouterMetrics
 
 log = structlog.get_logger()
@@ -57,11 +57,10 @@ class Router:
         self._admission = Admission(
             options.queue_limit, options.grace_s, metrics.queued.set, comeback_s=options.comeback_s
         )
-        hello = Hello(options.name, options.worker_token, PROTOCOL_VERSION)
         self._attachments = Attachments(
             roster=roster,
             connect=connect,
-            hello=hello,
+            hello=self._hello,
             fits=self._misfit,
             ledger=self._ledger,
             on_load=self._admission.wake,
@@ -113,7 +112,7 @@ class Router:
 
     async def status(self) -> FleetStatus:
         """See `Fleet`."""
-        reason = unready(self._models, self._dispatch.views, self._options.policy)
+        reason = unready(self._models, self._dispatch.views, self._attachments.refused, self._options.policy)
         if self._conductor.draining:
             reason = "The router is stopping."
         waiting = self._admission.waiting
@@ -123,6 +122,7 @@ class Router:
             workers=self._attachments.states,
             requests_running=self._conductor.running - waiting,
             requests_waiting=waiting,
+            refused=self._attachments.refused,
         )
 
     async def explain(self, request: str) -> Explanation:
@@ -146,9 +146,13 @@ class Router:
         labels = {"worker": info.ref.worker, "role": info.role.value, "incarnation": info.ref.incarnation}
         return Exposition(text, labels)
 
+    def _hello(self, info: WorkerInfo) -> Hello:
+        name, token = self._options.name, self._options.worker_token
+        return Hello(name, token, PROTOCOL_VERSION, OLDEST_PROTOCOL, self._models.weights(info.model))
+
     def _misfit(self, info: WorkerInfo) -> str:
-        if info.protocol != PROTOCOL_VERSION:
-            return f"speaks protocol {info.protocol}, this router {PROTOCOL_VERSION}"
+        if agreed(info.protocol, info.oldest_protocol) is None:
+            return f"speaks {spoken(info.protocol, info.oldest_protocol)} and this router {spoken()}"
         if info.layout.block_tokens % BLOCK_TOKENS:
             return f"its blocks of {info.layout.block_tokens} tokens are no multiple of {BLOCK_TOKENS}"
         return self._models.misfit(info)

@@ -12,7 +12,24 @@ from headrace.core.generation import Chunk, GenerateRequest, ModelCard, Prompt, 
 from headrace.core.jobs import Command, Report
 from headrace.core.route import Explanation
 
+# The newest and the oldest version of the Worker service that this program speaks. Version 1 knew of no range and no
+# weights, and takes only its like.
 PROTOCOL_VERSION = 2
+OLDEST_PROTOCOL = 2
+
+
+def agreed(newest: int, oldest: int) -> int | None:
+    """The version that this program and a peer that speaks `oldest` to `newest` use with each other; None for none.
+
+    oldest: 0 for a peer that speaks no other than its newest.
+    """
+    version = min(newest, PROTOCOL_VERSION)
+    return version if version >= max(oldest or newest, OLDEST_PROTOCOL) else None
+
+
+def spoken(newest: int = PROTOCOL_VERSION, oldest: int = OLDEST_PROTOCOL) -> str:
+    """The versions that somebody speaks, in words; by default those of this program."""
+    return f"protocol {newest}" if oldest in {0, newest} else f"protocols {oldest} to {newest}"
 
 
 class Inference(Protocol):
@@ -50,7 +67,8 @@ class WorkerService(Protocol):
     def attach(self, commands: AsyncIterator[Command]) -> AsyncIterator[Report]:
         """The standing stream of one router. The first command is Hello, the first report Welcome. When
         `commands` ends or the iterator is closed, every job of this router is aborted.
-        Raises Unauthenticated for a wrong token, InvalidRequest for a protocol it does not speak."""
+        Raises Unauthenticated for a wrong token, InvalidRequest for a protocol it does not speak and for a router whose
+        model has other weights."""
         ...
 
     async def metrics(self) -> str:

@@ -83,7 +83,9 @@ class Carrier(Protocol):
         ...
 
     def receive(self, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:
-        """Expect a ticket's blocks; blocks[i] is the page id for the ticket's i-th block, held by the caller."""
+        """Expect a ticket's blocks; blocks[i] is where the ticket's i-th wire block goes, in pages held by the caller.
+
+        Wire blocks are numbered in pages as `neutral.wire_blocks` does; of equal page sizes that is the page's id."""
         ...
 
     def send(self, ticket: Ticket, timeout_s: float) -> None:
@@ -91,7 +93,7 @@ class Carrier(Protocol):
         ...
 
     def advance(self, transfer: bytes, blocks: tuple[int, ...]) -> None:
-        """The ticket's first len(blocks) blocks are computed and stand in these pages; send what is new."""
+        """The ticket's first len(blocks) wire blocks are computed and stand in these; send what is new."""
         ...
 
     def cancel(self, transfer: bytes, *, lost: bool = False) -> None:

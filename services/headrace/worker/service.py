@@ -14,6 +14,7 @@ import structlog
 from headrace.core.errors import HeadraceError, Unavailable, WorkerLost
 from headrace.core.fleet import Load, WorkerInfo
 from headrace.core.jobs import Command, JobKey, Outcome, Report, Welcome
+from headrace.core.layout import Descriptor
 from headrace.engine.engine import Engine, StepOutput
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import MakeCarrier, TransferReport
@@ -23,6 +24,7 @@ from headrace.worker.jobs import Leg, Station
 from headrace.worker.legs import Legs
 from headrace.worker.load import JobSize, observe, with_credits
 from headrace.worker.loop import EngineLoop
+from headrace.worker.mismatch import Mismatch
 from headrace.worker.outbox import Outbox
 from headrace.worker.reception import Reception
 from headrace.worker.retirement import retire
@@ -65,6 +67,7 @@ class Worker:
         self._publish = publish
         self._check_after_s = check_after_s
         self._watchdog = Watchdog(stall_s, metrics.stalled)
+        self._mismatch = Mismatch(identity.model, engine.info.weights)
         self._size = JobSize()
         self._engine_load = Load(free_blocks=engine.info.num_blocks, total_blocks=engine.info.num_blocks)
         self._outboxes: set[Outbox] = set()
@@ -88,9 +91,9 @@ class Worker:
             pool_checks=self._metrics.pool_checks,
             check_after_s=self._check_after_s,
         )
-        info = self._engine.info
-        who = self._identity
-        tickets = TicketOffice(who.ref, info.model_digest, info.layout, who.link, lambda: self._carrier.address)
+        info, who = self._engine.info, self._identity
+        kv = Descriptor(info.model_digest, info.layout, info.weights, info.recipe)
+        tickets = TicketOffice(who.ref, kv, who.link, lambda: self._carrier.address)
         self._legs = Legs()
         self._metrics.live.set_function(lambda: float(len(self._legs)))
         self._reception = Reception(
@@ -112,10 +115,16 @@ class Worker:
     @property
     def ready(self) -> bool:
         """It takes new jobs."""
-        return self._info is not None and not (self._draining or self.failed.done() or self._watchdog.obstacle)
+        return self._info is not None and not (self._draining or self.failed.done() or self.obstacle)
+
+    @property
+    def obstacle(self) -> str:
+        """Why it takes no jobs though it could be asked for some, as "its engine ..."; "" if it does."""
+        return self._watchdog.obstacle or self._mismatch.obstacle
 
     async def watch(self, tell: Callable[[bool], Awaitable[None]]) -> None:
-        """Until cancelled, notice when the engine stands still or goes on, and `tell` whether the worker is ready."""
+        """Until cancelled, notice when the engine stands still or goes on and when no router can use this worker, and
+        `tell` whether it is ready."""
 
         async def changed() -> None:
             self._tell_load(settled=True)
@@ -125,13 +134,15 @@ class Worker:
             self._tell_load(settled=False)  # peers let go of slabs without a step here
             return self._engine_loop.busy_s
 
-        await self._watchdog.run(busy_s, changed)
+        async with asyncio.TaskGroup() as watching:
+            watching.create_task(self._watchdog.run(busy_s, changed))
+            watching.create_task(self._mismatch.watch(changed))
 
     @property
     def load(self) -> Load:
         quarantined = self._carrier.health.quarantined_slabs
         return with_credits(
-            replace(self._engine_load, quarantined_slabs=quarantined, unready=self._watchdog.obstacle),
+            replace(self._engine_load, quarantined_slabs=quarantined, unready=self.obstacle),
             live=len(self._legs),
             max_jobs=self._engine.info.max_jobs,
             blocks_per_job=self._size.blocks,
@@ -174,7 +185,9 @@ class Worker:
 
     async def attach(self, commands: AsyncIterator[Command]) -> AsyncIterator[Report]:
         info = self._known_info()
-        outbox = Outbox(await greet(commands, self._token), self.load)
+        hello = await greet(commands, self._token)
+        self._mismatch.require_fit(hello, alone=not self._outboxes)
+        outbox = Outbox(hello.router, self.load)
         self._outboxes.add(outbox)
         log.info("router.attach", router=outbox.router)
         reader = asyncio.create_task(self._reception.serve(commands, outbox), name=f"attachment of {outbox.router}")

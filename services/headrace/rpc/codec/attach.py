@@ -37,8 +37,8 @@ from headrace.rpc.v1 import worker_pb2 as pb
 @refusing("The command")
 def encode_command(command: Command) -> pb.Command:
     match command:
-        case Hello(router, token, protocol):
-            return pb.Command(hello=pb.Hello(router=router, token=token, protocol=protocol))
+        case Hello():
+            return pb.Command(hello=_encode_hello(command))
         case Submit(job):
             return pb.Command(submit=pb.Submit(job=encode_job(job)))
         case Activate(key, first_token):
@@ -53,7 +53,8 @@ def encode_command(command: Command) -> pb.Command:
 def decode_command(message: pb.Command) -> Command:
     match message.WhichOneof("kind"):
         case "hello":
-            return Hello(message.hello.router, message.hello.token, message.hello.protocol)
+            hello = message.hello
+            return Hello(hello.router, hello.token, hello.protocol, hello.oldest, hello.weights)
         case "submit":
             return Submit(decode_job(message.submit.job))
         case "activate":
@@ -66,6 +67,16 @@ def decode_command(message: pb.Command) -> Command:
             return Meet(decode_ref(message.meet.peer), message.meet.link, message.meet.address)
         case _:
             raise InvalidRequest("A command of a kind that this worker does not know.")
+
+
+def _encode_hello(hello: Hello) -> pb.Hello:
+    return pb.Hello(
+        router=hello.router,
+        token=hello.token,
+        protocol=hello.protocol,
+        oldest=hello.oldest,
+        weights=hello.weights,
+    )
 
 
 @refusing("The report")

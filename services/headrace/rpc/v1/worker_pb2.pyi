@@ -67,14 +67,18 @@ class Report(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., met: _Optional[_Union[Met, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("router", "token", "protocol")
+    __slots__ = ("router", "token", "protocol", "oldest", "weights")
     ROUTER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     router: str
     token: str
     protocol: int
-    def __init__(self, router: _Optional[str] = ..., token: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
+    oldest: int
+    weights: bytes
+    def __init__(self, router: _Optional[str] = ..., token: _Optional[str] = ..., protocol: _Optional[int] = ..., oldest: _Optional[int] = ..., weights: _Optional[bytes] = ...) -> None: ...
 
 class Submit(_message.Message):
     __slots__ = ("job",)
@@ -117,7 +121,7 @@ class JobKey(_message.Message):
     def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("key", "kind", "tokens", "prompt_len", "sampling", "root", "hashes", "timeout_s", "choice", "ticket", "peer", "priority")
+    __slots__ = ("key", "kind", "tokens", "prompt_len", "sampling", "root", "hashes", "timeout_s", "choice", "ticket", "peer", "priority", "peer_block_tokens")
     KEY_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +134,7 @@ class Job(_message.Message):
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PEER_BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     key: JobKey
     kind: JobKind
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -142,7 +147,8 @@ class Job(_message.Message):
     ticket: _ticket_pb2.Ticket
     peer: _fleet_pb2.WorkerRef
     priority: int
-    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., kind: _Optional[_Union[JobKind, str]] = ..., tokens: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., timeout_s: _Optional[float] = ..., choice: _Optional[int] = ..., ticket: _Optional[_Union[_ticket_pb2.Ticket, _Mapping]] = ..., peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., priority: _Optional[int] = ...) -> None: ...
+    peer_block_tokens: int
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., kind: _Optional[_Union[JobKind, str]] = ..., tokens: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., timeout_s: _Optional[float] = ..., choice: _Optional[int] = ..., ticket: _Optional[_Union[_ticket_pb2.Ticket, _Mapping]] = ..., peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., priority: _Optional[int] = ..., peer_block_tokens: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("info", "load")
