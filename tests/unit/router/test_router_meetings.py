@@ -47,9 +47,6 @@ def test_those_that_exchange_no_pages_do_not_meet(change: dict[str, object]) -> 
     assert Meetings(2.0, Clock()).begin(replace(D1, **change), [P1]) == []
 
 
-def test_a_worker_that_does_not_know_the_command_does_not_get_it() -> None:
-
-
 def test_a_pair_is_new_until_it_has_met_or_two_seconds_passed() -> None:
     clock = Clock()
     meetings = Meetings(2.0, clock)
