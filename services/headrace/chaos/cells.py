@@ -85,7 +85,9 @@ class Filter:
     seed: tuple[int, ...] = ()
 
     def passes(self, cell: Cell) -> bool:
-        return all(not (wanted := getattr(self, axis.name)) or _plain(cell, axis.name) in wanted for axis in fields(self))
+        return all(
+            not (wanted := getattr(self, axis.name)) or _plain(cell, axis.name) in wanted for axis in fields(self)
+        )
 
 
 def _plain(cell: Cell, axis: str) -> str | int:

@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -104,14 +105,17 @@ def _alone() -> Iterator[None]:
 
 async def _clear() -> None:
     """Remove every namespace of the prefix, with what still runs in it, and the bridge."""
-    left = sorted(path.name for path in _NAMESPACES.glob(f"{PREFIX}*"))
-    for name in left:
+    for name in _left():
         for pid in (await _run("ip", "netns", "pids", name)).split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         await _run("ip", "netns", "del", name)
-    if Path("/sys/class/net", _BRIDGE).exists():
+    if _BRIDGE in (name for _, name in socket.if_nameindex()):
         await _run("ip", "link", "del", _BRIDGE)
+
+
+def _left() -> list[str]:
+    return sorted(path.name for path in _NAMESPACES.glob(f"{PREFIX}*"))
 
 
 async def _run(*words: str, text: str = "") -> str:
@@ -128,6 +132,6 @@ async def _run(*words: str, text: str = "") -> str:
     if process.returncode:
         raise StartupError(
             f"`{' '.join(words)}` ended with code {process.returncode}: {err.decode().strip()}",
-            remedy="Network namespaces need root and CAP_NET_ADMIN; --network=host does without, and without partitions.",
+            remedy="Namespaces need root and CAP_NET_ADMIN; --network=host does without, and parts nobody.",
         )
     return out.decode()

@@ -1,0 +1,201 @@
+"""A whole run: a cluster a link, its undisturbed answers, then case after case, and the outcome.
+
+Owns the directories, the sockets and the clusters, and takes all of them away again.
+"""
+
+import asyncio
+import json
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from headrace.chaos.case import Arena, Row, run_case
+from headrace.chaos.cells import Cell, Fault
+from headrace.chaos.checkpoint import make_checkpoint
+from headrace.chaos.client import Heard, ask
+from headrace.chaos.cluster import Cluster
+from headrace.chaos.control import Control
+from headrace.chaos.members import MODEL, NAMES, Kind, Settings, members, of_kind
+from headrace.chaos.mix import Ask, mix, salted, with_stop
+from headrace.chaos.namespaces import Namespaces, addresses, namespaces, obstacle
+from headrace.chaos.rest import until_at_rest, until_whole
+from headrace.chaos.table import Outcome, as_json, print_outcome
+from headrace.chaos.verdict import finished
+from headrace.core.errors import StartupError
+
+_LOOPBACK = "127.0.0.1"
+_PORTS = (9000, 8000)
+_UNDISTURBED_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. model: a directory or file; "": one of our own. network: "namespaces", "host", or "auto": whichever
+    the machine allows. logs: where processes write, kept; None: kept only if something went wrong.
+
+    python, environment: of the processes.
+    """
+
+    cells: Sequence[Cell]
+    model: str
+    network: str
+    logs: Path | None
+    as_json: bool
+    python: str
+    environment: Mapping[str, str]
+
+
+async def run(plan: Plan) -> int:
+    """Run and print. Exit code 0 if every count is zero, 1 if not. Raises StartupError."""
+    why = _without_namespaces(plan.network)
+    playable = [cell for cell in plan.cells if not (why and cell.fault is Fault.PARTITION)]
+    skipped = [cell.id for cell in plan.cells if cell not in playable]
+    directory = plan.logs or Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    rows, hung = await _played(plan, playable, directory, in_namespaces=not why)
+    outcome = Outcome(rows, skipped, f"{why}, so nothing can be parted", hung, time.monotonic() - began)
+    if plan.as_json:
+        print(json.dumps(as_json(outcome), indent=2))
+    else:
+        print_outcome(outcome, Console())
+    if plan.logs is None and outcome.clean:
+        shutil.rmtree(directory)
+    else:
+        Console(stderr=True).print(f"The logs stay in {directory}.")
+    return 0 if outcome.clean else 1
+
+
+def _without_namespaces(network: str) -> str:
+    """Why processes share this machine's network; "" if each gets its own. Raises StartupError."""
+    if network == "host":
+        return "processes share this machine's network"
+    why = obstacle()
+    if why and network == "namespaces":
+        raise StartupError(f"There can be no namespaces: {why}.", remedy="Become root, or give --network=host.")
+    return why
+
+
+async def _played(
+    plan: Plan, cells: Sequence[Cell], directory: Path, *, in_namespaces: bool
+) -> tuple[list[Row], list[str]]:
+    rows: list[Row] = []
+    hung: list[str] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    async with AsyncExitStack() as closing:
+        model = plan.model or str(await asyncio.to_thread(_own_model, directory))
+        networks, hosts = await _networks(closing, in_namespaces)
+        # It is left before the namespaces are: what it draws is not disturbed by their end.
+        progress = closing.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+        task = progress.add_task("chaos", total=len(cells))
+        for link, of_link in groupby(cells, key=lambda cell: cell.link):
+            left = list(of_link)
+            while left:
+                everyone = members(hosts, _ports(len(hosts), same=networks is not None))
+                cluster = Cluster(everyone, _settings(plan, model, link, directory), directory, networks)
+                done, stuck = await _on_one_cluster(left, cluster, progress, task)
+                rows += done
+                hung += stuck
+                left = left[len(done) :]
+    return rows, hung
+
+
+async def _on_one_cluster(
+    cells: Sequence[Cell], cluster: Cluster, progress: Progress, task: TaskID
+) -> tuple[list[Row], tuple[str, ...]]:
+    """Play cases until all are played or the cluster is broken; the rows, and who did not stop in time."""
+    rows: list[Row] = []
+    progress.update(task, description=f"{cluster.settings.link}: starting")
+    hung: tuple[str, ...] = ()
+    try:
+        async with _arena(cluster) as arena:
+            for cell in cells:
+                progress.update(task, description=cell.id)
+                rows.append(await run_case(arena, cell))
+                progress.update(task, advance=1)
+                if rows[-1].broken:
+                    break
+    finally:
+        hung = await cluster.stop()
+    return rows, hung
+
+
+@asynccontextmanager
+async def _arena(cluster: Cluster) -> AsyncIterator[Arena]:
+    """A cluster that has come up whole, and what it answers undisturbed."""
+    control = Control(cluster.settings.socket)
+    await control.start()
+    try:
+        # A connection that a blow has broken is used for nothing else.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        async with httpx.AsyncClient(trust_env=False, limits=limits, timeout=None) as client:
+            await cluster.start()
+            amiss = await until_whole(client, cluster)
+            if amiss:
+                raise StartupError(f"The cluster does not come up: {'; '.join(amiss)}.", remedy="Read the logs.")
+            asks, references = await _undisturbed(client, cluster)
+            yield Arena(cluster, control, client, asks, references, secrets.token_hex(3))
+    finally:
+        await control.close()
+
+
+async def _undisturbed(client: httpx.AsyncClient, cluster: Cluster) -> tuple[tuple[Ask, ...], Mapping[str, Heard]]:
+    """The requests, with a stop string that occurs, and what each hears when nothing happens. Raises StartupError."""
+    salt = secrets.token_hex(4)
+    door = of_kind(cluster.members, Kind.GATEWAY)[0].url
+
+    async def hear(one: Ask) -> Heard:
+        heard = await ask(client, door, salted(one, salt), f"{salt}-{secrets.token_hex(4)}", _UNDISTURBED_S)
+        if not finished(heard):
+            raise StartupError(f"Undisturbed, {one.name} was not answered: {heard.errors or heard.cut or 'late'}.")
+        return heard
+
+    asks = {one.name: one for one in mix(MODEL)}
+    asks["stop"] = with_stop(asks["stop"], (await hear(asks["stop"])).choices[0].text)
+    references = {name: await hear(one) for name, one in asks.items()}
+    held, _ = await until_at_rest(client, cluster)
+    if held:
+        raise StartupError(f"Undisturbed, the cluster does not come to rest: {'; '.join(held)}.")
+    return tuple(asks.values()), references
+
+
+async def _networks(closing: AsyncExitStack, in_namespaces: bool) -> tuple[Namespaces | None, Mapping[str, str]]:
+    if not in_namespaces:
+        return None, dict.fromkeys(NAMES, _LOOPBACK)
+    hosts = addresses(tuple(NAMES))
+    return await closing.enter_async_context(namespaces(hosts)), hosts
+
+
+def _settings(plan: Plan, model: str, link: str, directory: Path) -> Settings:
+    where = directory / f"{link}.sock"
+    return Settings(plan.python, plan.environment, Path(model), directory / "cache", link, where)
+
+
+def _own_model(directory: Path) -> Path:
+    model = directory / MODEL
+    model.mkdir(exist_ok=True)
+    make_checkpoint(model)
+    return model
+
+
+def _ports(count: int, *, same: bool) -> list[int]:
+    """Two for each: the same for all where each has an address of its own, else whichever are free now."""
+    if same:
+        return list(_PORTS) * count
+    taken = [socket.create_server((_LOOPBACK, 0)) for _ in range(2 * count)]
+    try:
+        return [int(each.getsockname()[1]) for each in taken]
+    finally:
+        for each in taken:
+            each.close()
