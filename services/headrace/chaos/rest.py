@@ -14,8 +14,8 @@ from headrace.chaos.cluster import Cluster
 from headrace.chaos.members import DOORS, WORKERS, Kind, Member, of_kind
 from headrace.chaos.probes import fleet, gauges, lives, not_ready
 
-# Legs that were given up are drained for ten seconds, and links have their patience.
-REST_S = 30.0
+# Longer than a receiver waits for frames of a transfer that was given up: thirty seconds.
+REST_S = 45.0
 WHOLE_S = 40.0
 _POLL_S = 0.1
 

@@ -116,10 +116,12 @@ async def _on_one_cluster(
 ) -> tuple[list[Row], tuple[str, ...]]:
     """Play cases until all are played or the cluster is broken; the rows, and who did not stop in time."""
     rows: list[Row] = []
-    progress.update(task, description=f"{cluster.settings.link}: starting")
     hung: tuple[str, ...] = ()
+    control = Control(cluster.settings.socket)
+    await control.start()
     try:
-        async with _arena(cluster) as arena:
+        progress.update(task, description=f"{cluster.settings.link}: starting")
+        async with _arena(cluster, control) as arena:
             for cell in cells:
                 progress.update(task, description=cell.id)
                 rows.append(await run_case(arena, cell))
@@ -128,26 +130,22 @@ async def _on_one_cluster(
                     break
     finally:
         hung = await cluster.stop()
+        await control.close()
     return rows, hung
 
 
 @asynccontextmanager
-async def _arena(cluster: Cluster) -> AsyncIterator[Arena]:
-    """A cluster that has come up whole, and what it answers undisturbed."""
-    control = Control(cluster.settings.socket)
-    await control.start()
-    try:
-        # A connection that a blow has broken is used for nothing else.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        async with httpx.AsyncClient(trust_env=False, limits=limits, timeout=None) as client:
-            await cluster.start()
-            amiss = await until_whole(client, cluster)
-            if amiss:
-                raise StartupError(f"The cluster does not come up: {'; '.join(amiss)}.", remedy="Read the logs.")
-            asks, references = await _undisturbed(client, cluster)
-            yield Arena(cluster, control, client, asks, references, secrets.token_hex(3))
-    finally:
-        await control.close()
+async def _arena(cluster: Cluster, control: Control) -> AsyncIterator[Arena]:
+    """A cluster that has come up whole, and what it answers undisturbed. Raises StartupError."""
+    # A connection that a blow has broken is used for nothing else.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(trust_env=False, limits=limits, timeout=None) as client:
+        await cluster.start()
+        amiss = await until_whole(client, cluster)
+        if amiss:
+            raise StartupError(f"The cluster does not come up: {'; '.join(amiss)}.", remedy="Read the logs.")
+        asks, references = await _undisturbed(client, cluster)
+        yield Arena(cluster, control, client, asks, references, secrets.token_hex(3))
 
 
 async def _undisturbed(client: httpx.AsyncClient, cluster: Cluster) -> tuple[tuple[Ask, ...], Mapping[str, Heard]]:

@@ -11,6 +11,7 @@ from headrace.chaos.case import Row
 from headrace.chaos.verdict import Counts, total
 
 _MOST_SHOWN = 40
+_LEAST_WIDTH = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def print_outcome(outcome: Outcome, console: Console) -> None:
+    console.width = max(console.width, _LEAST_WIDTH)
     console.print(_table(outcome))
     requests = sum(sum(row.states.values()) for row in outcome.rows)
     console.print(f"{len(outcome.rows)} cases, {requests} requests, {outcome.seconds:.0f} s")
@@ -82,9 +84,11 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 
 def _table(outcome: Outcome) -> Table:
     names = [each.name for each in fields(Counts)]
-    table = Table("target", "fault", box=None)
+    table = Table(box=None)
+    for title in ("target", "fault"):
+        table.add_column(title, no_wrap=True)
     for title in ("cases", "finished", "failed", "cut", *names):
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in outcome.rows:
         groups.setdefault((row.cell.target.value, row.cell.fault.value), []).append(row)
