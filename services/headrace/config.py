@@ -113,6 +113,7 @@ class WorkerConfig(EngineConfig):
     metrics_port: int = Field(0, ge=0, le=65535, description="own Prometheus page; 0: none")
     served_model_name: str = Field("", description="name that clients ask for; default: the model's")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all cores")
+    chaos_socket: CliSuppress[Path | None] = Field(None, description="be under this chaos harness: set by it")
 
 
 class RouterConfig(ProcessConfig):
@@ -248,11 +249,9 @@ SECTIONS: dict[str, type[ProcessConfig]] = {
     kind.section: kind
     for kind in (FrontendConfig, RouterConfig, GatewayConfig, WorkerConfig, PlacementConfig, UpConfig)
 }
-_SHARED = frozenset({*ProcessConfig.model_fields, "model", "served_model_name"}) - {"config", "lifeline"}
-NAMES = Names(
-    _SHARED,
-    {name: frozenset(kind.model_fields) - {"config", "lifeline", "pool"} for name, kind in SECTIONS.items()},
-)
+_NOT_IN_FILES = frozenset({"config", "lifeline", "pool", "chaos_socket"})
+_SHARED = frozenset({*ProcessConfig.model_fields, "model", "served_model_name"}) - _NOT_IN_FILES
+NAMES = Names(_SHARED, {name: frozenset(kind.model_fields) - _NOT_IN_FILES for name, kind in SECTIONS.items()})
 
 Config = TypeVar("Config", bound=BaseSettings)
 Process = TypeVar("Process", bound=ProcessConfig)

@@ -8,6 +8,8 @@ import pytest
 from fixtures.engine_driver import ROOT, Trace, copy_pages, generate, hand_over, make_job, prompt
 from fixtures.tiny_model import CONFIG, STOP_ID, VOCABULARY, tiny_files
 
+from headrace.chaos.aim import Aim
+from headrace.chaos.held_engine import HeldEngine
 from headrace.core.blocks import blocks_for, chain, root_hash
 from headrace.core.errors import ContextLengthExceeded, HeadraceError, InternalError, InvalidRequest, Overloaded
 from headrace.core.jobs import Job, JobKey, JobKind, Outcome
@@ -24,14 +26,15 @@ BLOCK_BYTES = KvLayout(CONFIG.layers, CONFIG.kv_heads, CONFIG.head_dim, 16, "flo
 Build = Callable[..., Engine]
 
 
-@pytest.fixture(params=["fake", "native", "torch"])
+@pytest.fixture(params=["fake", "held", "native", "torch"])
 def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
-    """Builds engines of one kind; blocks: size of the pool."""
+    """Builds engines of one kind; blocks: size of the pool. held: the fake one, with nothing armed that holds it."""
     if request.param == "native" and instruction_set() is None:
         pytest.skip("The native kernels are not built here.")
     files = tiny_files(tmp_path)
-    make = build_fake_engine if request.param == "fake" else build_engine
-    kernels = "auto" if request.param == "fake" else request.param
+    fake = request.param in {"fake", "held"}
+    make = build_fake_engine if fake else build_engine
+    kernels = "auto" if fake else request.param
 
     def build(*, blocks: int = 64, block_size: int = 16, **options: object) -> Engine:
         sizes: dict[str, object] = {
@@ -42,7 +45,9 @@ def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
             **options,
         }
         pool = blocks * BLOCK_BYTES * block_size // 16
-        return make(files, VOCABULARY, EngineOptions(dtype="float32", kv_cache_memory_bytes=pool, **sizes))  # type: ignore[arg-type]
+        options = EngineOptions(dtype="float32", kv_cache_memory_bytes=pool, **sizes)  # type: ignore[arg-type]
+        engine = make(files, VOCABULARY, options)
+        return HeldEngine(engine, Aim(lambda _: None)) if request.param == "held" else engine
 
     return build
 

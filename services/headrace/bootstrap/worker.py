@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -68,6 +69,8 @@ async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
     ref = WorkerRef(name, secrets.token_hex(8))
     identity = Identity(ref, Role(config.role), config.served_model_name or model, link.name)
     async with AsyncExitStack() as closing:
+        if config.chaos_socket is not None:
+            engine, link = await _under_chaos(config.chaos_socket, ref, engine, link, closing=closing)
         kept = []
         if ranks is not None:
             closing.push_async_callback(asyncio.to_thread, ranks.stop)
@@ -114,6 +117,17 @@ def _load(config: WorkerConfig) -> tuple[str, Engine, "Ranks | None"]:
 
         return files.name, *build_ranked_engine(files, files.vocabulary, options)
     return files.name, build_engine(files, files.vocabulary, options), None
+
+
+async def _under_chaos(
+    path: Path, ref: WorkerRef, engine: Engine, link: LinkFactory, *, closing: AsyncExitStack
+) -> tuple[Engine, LinkFactory]:
+    """Both, so that the harness that listens at `path` can hold the one and damage the other."""
+    from headrace.chaos import inject  # noqa: PLC0415 - a worker under no harness knows nothing of it
+
+    agent = await asyncio.to_thread(inject.dial, path, ref)
+    closing.push_async_callback(asyncio.to_thread, agent.close)
+    return inject.held(engine, agent), inject.faulty(link, agent)
 
 
 async def _serve(

@@ -106,7 +106,8 @@ class Line:
     def _obeyed(self) -> None:
         order, answer = self._unanswered.popleft()
         for kind in _OUTDATED[type(order)]:
-            self._heard[kind] = asyncio.Queue()
+            while not self._heard[kind].empty():
+                self._heard[kind].get_nowait()
         if not answer.done():
             answer.set_result(None)
 

@@ -35,9 +35,10 @@ class Phase(Enum):
 class Hold:
     """Hold the first job that reaches `phase` and whose request id begins with `request_prefix`, once.
 
-    at: computed tokens for mid_chunk, tokens in the decode worker's answer for mid_decode: held as soon as there are
-    so many. A hold is a frozen engine step, but for before_commit, which withholds one frame and nothing else. It
-    lasts until it is released, and at most HOLD_BOUND_S.
+    at: computed tokens for mid_chunk, generated tokens of the request for mid_decode: held before the next step once
+    there are so many; a prompt that fits into one step is never held mid_chunk. A hold is a frozen engine step, but
+    for before_commit, which withholds one frame and nothing else. It lasts until it is released, and at most
+    HOLD_BOUND_S; an End that is withheld is given up by its sender before that, like any that a peer does not take.
     """
 
     phase: Phase
@@ -65,6 +66,9 @@ class Damage(Enum):
     SWALLOWED = "swallowed"
 
 
+_OF_BYTES = frozenset({Damage.TRUNCATED, Damage.CORRUPTED, Damage.CORRUPTED_HEADER})
+
+
 class FrameKind(Enum):
     """meet: a frame of no bytes, which only shows that the way to a peer is open."""
 
@@ -78,7 +82,8 @@ class WireFault:
     """Do `kind` once, to the frame number `nth` (from 0) that the worker sends from now on and that fits.
 
     seconds: for delayed; for reordered how long the next frame is waited for. request_prefix: of the request whose
-    pages the frame carries; "" means any, and is the only one that fits meet.
+    pages the frame carries; "" means any, and is the only one that fits meet. Raises ValueError for what cannot be
+    done to a frame without bytes.
     """
 
     kind: Damage
@@ -87,6 +92,10 @@ class WireFault:
     seconds: float = 0.5
     request_prefix: str = ""
     word: Literal["wire_fault"] = "wire_fault"
+
+    def __post_init__(self) -> None:
+        if self.frame is FrameKind.MEET and self.kind in _OF_BYTES:
+            raise ValueError(f"a frame of no bytes cannot be {self.kind.value}")
 
 
 @dataclass(frozen=True, slots=True)
