@@ -111,11 +111,12 @@ def matrix() -> tuple[Cell, ...]:
 def ci_subset() -> tuple[Cell, ...]:
     """Each process fault on each target once, and each fault of the wire: phases, links and frames take turns, so
     that each value of each axis is there."""
-    pairs = list(product((*WORKERS, *CONTROL), PROCESS_FAULTS))
-    struck = [
-        Cell(target, fault, PHASES[place * 5 % len(PHASES)], LINKS[(place + place // 4) % len(LINKS)], 0)
-        for place, (target, fault) in enumerate(pairs)
-    ]
+    struck = []
+    for place, (target, fault) in enumerate(product((*WORKERS, *CONTROL), PROCESS_FAULTS)):
+        turn = (place + place // len(PROCESS_FAULTS)) % len(LINKS)
+        # In the matrix a seed of the control processes goes with one link.
+        seed = turn if target in CONTROL else place % _WORKER_SEEDS
+        struck.append(Cell(target, fault, PHASES[place * 5 % len(PHASES)], LINKS[turn], seed))
     befallen = [
         Cell(Target.WIRE, fault, FRAMES[place % 2], LINKS[place // 2 % 2], 0) for place, fault in enumerate(WIRE_FAULTS)
     ]

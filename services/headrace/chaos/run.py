@@ -30,10 +30,12 @@ from headrace.chaos.members import MODEL, NAMES, Kind, Settings, members, of_kin
 from headrace.chaos.mix import Ask, mix, salted, with_stop
 from headrace.chaos.namespaces import Namespaces, addresses, namespaces, obstacle
 from headrace.chaos.rest import until_at_rest, until_whole
-from headrace.chaos.table import Outcome, as_json, print_outcome
+from headrace.chaos.table import Outcome, as_json, print_outcome, row_json
 from headrace.chaos.verdict import finished
 from headrace.core.errors import StartupError
 
+# Beside the logs: a line of JSON a case, written when it is over.
+ROWS = "rows.jsonl"
 _LOOPBACK = "127.0.0.1"
 _PORTS = (9000, 8000)
 _UNDISTURBED_S = 30.0
@@ -125,6 +127,7 @@ async def _on_one_cluster(
             for cell in cells:
                 progress.update(task, description=cell.id)
                 rows.append(await run_case(arena, cell))
+                _note(cluster.directory / ROWS, rows[-1])
                 progress.update(task, advance=1)
                 if rows[-1].broken:
                     break
@@ -173,6 +176,12 @@ async def _networks(closing: AsyncExitStack, in_namespaces: bool) -> tuple[Names
         return None, dict.fromkeys(NAMES, _LOOPBACK)
     hosts = addresses(tuple(NAMES))
     return await closing.enter_async_context(namespaces(hosts)), hosts
+
+
+def _note(file: Path, row: Row) -> None:
+    """Cases that were played count though the run be broken off."""
+    with file.open("a") as out:
+        out.write(json.dumps(row_json(row)) + "\n")
 
 
 def _settings(plan: Plan, model: str, link: str, directory: Path) -> Settings:

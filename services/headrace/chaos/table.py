@@ -42,11 +42,11 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "hung_at_the_end": list(outcome.hung),
         "skipped": list(outcome.skipped),
         "why_skipped": outcome.why_skipped,
-        "rows": [_row(row) for row in outcome.rows],
+        "rows": [row_json(row) for row in outcome.rows],
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def row_json(row: Row) -> dict[str, Any]:
     return {
         "case": row.cell.id,
         "target": row.cell.target.value,
