@@ -36,6 +36,6 @@ async def run(config: ChaosConfig) -> int:
 
 def _plan(config: ChaosConfig, cells: Sequence[Cell]) -> Plan:
     environment = {**configuration.inherited_environment(), "OMP_NUM_THREADS": "1"}
-    return await run_plan(
-        Plan(cells, config.model, config.network, config.logs, config.json_output, configuration.python(), environment)
+    return Plan(
+        cells, config.model, config.network, config.logs, config.json_output, configuration.python(), environment
     )
