@@ -36,4 +36,5 @@ class ChaosConfig(BaseSettings):
         "auto", description="a network namespace a process, or this machine's network and no partitions"
     )
     logs: Path | None = Field(None, description="keep the processes' logs in this directory")
+    report: Path | None = Field(None, description="put the table into this page, where it has a place for it")
     json_output: bool = Field(False, alias="json", description="print JSON, a row a case")

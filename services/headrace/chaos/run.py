@@ -6,9 +6,7 @@ Owns the directories, the sockets and the clusters, and takes all of them away a
 import asyncio
 import json
 import secrets
-import shutil
 import socket
-import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,7 +28,7 @@ from headrace.chaos.members import MODEL, NAMES, Kind, Settings, members, of_kin
 from headrace.chaos.mix import Ask, mix, salted, with_stop
 from headrace.chaos.namespaces import Namespaces, addresses, namespaces, obstacle
 from headrace.chaos.rest import until_at_rest, until_whole
-from headrace.chaos.table import Outcome, as_json, print_outcome, row_json
+from headrace.chaos.table import Outcome, row_json
 from headrace.chaos.verdict import finished
 from headrace.core.errors import StartupError
 
@@ -44,7 +42,7 @@ _UNDISTURBED_S = 30.0
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to run. model: a directory or file; "": one of our own. network: "namespaces", "host", or "auto": whichever
-    the machine allows. logs: where processes write, kept; None: kept only if something went wrong.
+    the machine allows. logs: the directory that processes write to, and everything else that is kept.
 
     python, environment: of the processes.
     """
@@ -52,31 +50,20 @@ class Plan:
     cells: Sequence[Cell]
     model: str
     network: str
-    logs: Path | None
-    as_json: bool
+    logs: Path
     python: str
     environment: Mapping[str, str]
 
 
-async def run(plan: Plan) -> int:
-    """Run and print. Exit code 0 if every count is zero, 1 if not. Raises StartupError."""
+async def run(plan: Plan) -> Outcome:
+    """Play all cells that can be played here. Raises StartupError."""
     why = _without_namespaces(plan.network)
     playable = [cell for cell in plan.cells if not (why and cell.fault is Fault.PARTITION)]
     skipped = [cell.id for cell in plan.cells if cell not in playable]
-    directory = plan.logs or Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
-    directory.mkdir(parents=True, exist_ok=True)
+    plan.logs.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    rows, hung = await _played(plan, playable, directory, in_namespaces=not why)
-    outcome = Outcome(rows, skipped, f"{why}, so nothing can be parted", hung, time.monotonic() - began)
-    if plan.as_json:
-        print(json.dumps(as_json(outcome), indent=2))
-    else:
-        print_outcome(outcome, Console())
-    if plan.logs is None and outcome.clean:
-        shutil.rmtree(directory)
-    else:
-        Console(stderr=True).print(f"The logs stay in {directory}.")
-    return 0 if outcome.clean else 1
+    rows, hung = await _played(plan, playable, plan.logs, in_namespaces=not why)
+    return Outcome(rows, skipped, f"{why}, so nothing can be parted", hung, time.monotonic() - began)
 
 
 def _without_namespaces(network: str) -> str:

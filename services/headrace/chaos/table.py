@@ -2,16 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import product
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from headrace.chaos.case import Row
+from headrace.chaos.cells import Fault, Target
 from headrace.chaos.verdict import Counts, total
 
 _MOST_SHOWN = 40
 _LEAST_WIDTH = 110
+_AXES = ("target", "fault")
+_STATES = ("finished", "failed", "cut")
+_COUNTS = tuple(each.name for each in fields(Counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +88,34 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 
 
 def _table(outcome: Outcome) -> Table:
-    names = [each.name for each in fields(Counts)]
     table = Table(box=None)
-    for title in ("target", "fault"):
-        table.add_column(title, no_wrap=True)
-    for title in ("cases", "finished", "failed", "cut", *names):
-        table.add_column(title, justify="right", no_wrap=True)
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in outcome.rows:
-        groups.setdefault((row.cell.target.value, row.cell.fault.value), []).append(row)
-    for group, rows in sorted(groups.items()):
-        table.add_row(*group, *_figures(rows, names))
+    for place, title in enumerate(titles()):
+        table.add_column(title, no_wrap=True, justify="left" if place < len(_AXES) else "right")
+    for group, rows in groups(outcome.rows):
+        table.add_row(*group, *figures(rows))
     table.add_section()
-    table.add_row("all", "", *_figures(outcome.rows, names))
+    table.add_row("all", "", *figures(outcome.rows))
     return table
 
 
-def _figures(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+def titles() -> list[str]:
+    return [*_AXES, "cases", *_STATES, *_COUNTS]
+
+
+def groups(rows: Sequence[Row]) -> list[tuple[tuple[str, str], list[Row]]]:
+    """Cases by target and fault, in the order of the matrix."""
+    found: dict[tuple[Target, Fault], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.cell.target, row.cell.fault), []).append(row)
+    return [
+        ((target.value, fault.value), found[target, fault])
+        for target, fault in product(Target, Fault)
+        if (target, fault) in found
+    ]
+
+
+def figures(rows: Sequence[Row]) -> list[str]:
+    """What stands under all titles but the first two."""
     counts = total([row.counts for row in rows])
-    states = [sum(row.states.get(state, 0) for row in rows) for state in ("finished", "failed", "cut")]
-    return [str(each) for each in (len(rows), *states, *(getattr(counts, name) for name in names))]
+    states = [sum(row.states.get(state, 0) for row in rows) for state in _STATES]
+    return [str(each) for each in (len(rows), *states, *(getattr(counts, name) for name in _COUNTS))]
