@@ -13,9 +13,10 @@ from headrace.config import ProcessConfig
 
 Target = Literal["prefill", "decode", "router", "gateway", "redis", "wire"]
 Blow = Literal["kill", "freeze", "partition", "restart"]
-Damage = Literal["duplicated", "delayed", "reordered", "truncated", "corrupted", "corrupted-header", "lost"]
+Damage = Literal["duplicated", "delayed", "reordered", "truncated", "corrupted", "corrupted-header", "lost", "cut"]
 Phase = Literal["before-grant", "after-grant", "mid-chunk", "before-commit", "after-commit", "mid-decode"]
 Frame = Literal["unit", "end"]
+Message = Literal["offer", "pull", "data", "taken"]
 
 
 class ChaosConfig(BaseSettings):
@@ -25,7 +26,9 @@ class ChaosConfig(BaseSettings):
 
     target: tuple[Target, ...] = Field((), description="what is struck: prefill,decode,router,gateway,redis,wire")
     fault: tuple[Blow | Damage, ...] = Field((), description="how: kill,freeze,partition,restart, or a frame's")
-    phase: tuple[Phase | Frame, ...] = Field((), description="when: a request's phase, or which frame")
+    phase: tuple[Phase | Frame | Message, ...] = Field(
+        (), description="when: a request's phase, or which frame or message"
+    )
     link: tuple[Literal["ucx", "tcp"], ...] = Field((), description="how KV pages travel: ucx,tcp")
     seed: tuple[NonNegativeInt, ...] = Field((), description="which variations, such as 0,1")
     subset: Literal["all", "ci"] = Field("all", description="ci: few cases, with every value of each of these")

@@ -6,6 +6,7 @@ Owns the order of things. What is done, asked and judged stands elsewhere.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 import httpx
@@ -14,10 +15,21 @@ from headrace.chaos.cells import Cell, Target
 from headrace.chaos.client import Heard, ask
 from headrace.chaos.cluster import Cluster
 from headrace.chaos.control import Control
-from headrace.chaos.hold import armed, fault_of, first_held, first_struck, hold_of, holder, release
+from headrace.chaos.hold import (
+    armed,
+    fault_of,
+    first_harmed,
+    first_held,
+    first_struck,
+    hold_of,
+    holder,
+    message_fault_of,
+    release,
+)
 from headrace.chaos.members import Kind, Member, of_kind
 from headrace.chaos.mix import HELD, Ask, salted
 from headrace.chaos.probes import Pair, pair_of
+from headrace.chaos.proxies import Proxies
 from headrace.chaos.rest import silent, until_at_rest, until_whole
 from headrace.chaos.strike import Blow, aimed, clear, pass_by, strike
 from headrace.chaos.verdict import Counts, Judged, finished, judge, total
@@ -47,7 +59,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """What cases are played in. references: what each request heard undisturbed. run: a word that no other run has."""
+    """What cases are played in. references: what each request heard undisturbed. run: a word that no other run has.
+
+    proxies: before the links; None: there are none.
+    """
 
     cluster: Cluster
     control: Control
@@ -55,6 +70,7 @@ class Arena:
     asks: Sequence[Ask]
     references: Mapping[str, Heard]
     run: str
+    proxies: Proxies | None = None
 
 
 @dataclass(slots=True)
@@ -125,19 +141,25 @@ async def _struck(course: _Course) -> dict[str, Heard]:
     """Arm, ask, strike, and hear everybody to the end."""
     arena, cell = course.arena, course.cell
     workers = [member.name for member in of_kind(arena.cluster.members, holder(cell))]
-    request = course.request_id(course.held)
-    wire = cell.target is Target.WIRE
-    order = fault_of(cell, request) if wire else hold_of(cell, request)
-    async with armed(arena.control, workers, order):
+    async with _aimed_at(course, workers):
         asking = {one.name: asyncio.create_task(_ask(course, one)) for one in arena.asks}
         try:
-            await (_await_damage(course, workers) if wire else _blow(course, workers))
+            await (_await_damage(course, workers) if cell.target is Target.WIRE else _blow(course, workers))
             await asyncio.wait(asking.values())
         finally:
             for task in asking.values():
                 task.cancel()
             await asyncio.gather(*asking.values(), return_exceptions=True)
     return {name: task.result() for name, task in asking.items()}
+
+
+def _aimed_at(course: _Course, workers: Sequence[str]) -> AbstractAsyncContextManager[None]:
+    arena, cell, request = course.arena, course.cell, course.request_id(course.held)
+    if arena.proxies is not None:
+        return arena.proxies.armed(workers, message_fault_of(cell))
+    return armed(
+        arena.control, workers, fault_of(cell, request) if cell.target is Target.WIRE else hold_of(cell, request)
+    )
 
 
 async def _ask(course: _Course, one: Ask) -> Heard:
@@ -147,9 +169,13 @@ async def _ask(course: _Course, one: Ask) -> Heard:
 
 
 async def _await_damage(course: _Course, workers: Sequence[str]) -> None:
-    course.victim = await first_struck(course.arena.control, workers)
+    arena = course.arena
+    if arena.proxies is None:
+        course.victim = await first_struck(arena.control, workers)
+    else:
+        course.victim = await first_harmed(arena.proxies, workers)
     if not course.victim:
-        course.complain(Counts(missed=1), "no frame of the request was damaged")
+        course.complain(Counts(missed=1), "nothing was damaged on the wire")
 
 
 async def _blow(course: _Course, workers: Sequence[str]) -> None:

@@ -34,10 +34,12 @@ class Fault(Enum):
     CORRUPTED = "corrupted"
     CORRUPTED_HEADER = "corrupted-header"
     LOST = "lost"
+    CUT = "cut"
 
 
 class Moment(Enum):
-    """When: a phase of the request that is held there, or, for a fault of the wire, the frame that it befalls."""
+    """When: a phase of the request that is held there, or, for a fault of the wire, the frame that it befalls, or the
+    message of the tcp link, between the link and its peer."""
 
     BEFORE_GRANT = "before-grant"
     AFTER_GRANT = "after-grant"
@@ -47,16 +49,22 @@ class Moment(Enum):
     MID_DECODE = "mid-decode"
     UNIT = "unit"
     END = "end"
+    OFFER = "offer"
+    PULL = "pull"
+    DATA = "data"
+    TAKEN = "taken"
 
 
 LINKS = ("ucx", "tcp")
 PROCESS_FAULTS = (Fault.KILL, Fault.FREEZE, Fault.PARTITION, Fault.RESTART)
-WIRE_FAULTS = tuple(fault for fault in Fault if fault not in PROCESS_FAULTS)
+MESSAGE_FAULTS = tuple(fault for fault in Fault if fault not in PROCESS_FAULTS)
+WIRE_FAULTS = tuple(fault for fault in MESSAGE_FAULTS if fault is not Fault.CUT)
 FRAMES = (Moment.UNIT, Moment.END)
-PHASES = tuple(moment for moment in Moment if moment not in FRAMES)
+MESSAGES = (Moment.OFFER, Moment.PULL, Moment.DATA, Moment.TAKEN)
+PHASES = tuple(moment for moment in Moment if moment not in (*FRAMES, *MESSAGES))
 WORKERS = (Target.PREFILL, Target.DECODE)
 CONTROL = (Target.ROUTER, Target.GATEWAY, Target.REDIS)
-_WORKER_SEEDS, _CONTROL_SEEDS, _WIRE_SEEDS = 3, 2, 4
+_WORKER_SEEDS, _CONTROL_SEEDS, _WIRE_SEEDS, _MESSAGE_SEEDS = 3, 2, 4, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,11 @@ class Cell:
     moment: Moment
     link: str
     seed: int
+
+    @property
+    def proxied(self) -> bool:
+        """Whether it needs proxies before the links; a worker behind one cannot be parted from its peers."""
+        return self.moment in MESSAGES
 
     @property
     def id(self) -> str:
@@ -96,7 +109,7 @@ def _plain(cell: Cell, axis: str) -> str | int:
 
 
 def matrix() -> tuple[Cell, ...]:
-    """Every case: those of one link together, so that one cluster serves them all."""
+    """Every case: those that one cluster serves stand together."""
     cells = [
         *(Cell(*axes) for axes in product(WORKERS, PROCESS_FAULTS, PHASES, LINKS, range(_WORKER_SEEDS))),
         *(
@@ -104,8 +117,9 @@ def matrix() -> tuple[Cell, ...]:
             for target, fault, phase, seed in product(CONTROL, PROCESS_FAULTS, PHASES, range(_CONTROL_SEEDS))
         ),
         *(Cell(Target.WIRE, *axes) for axes in product(WIRE_FAULTS, FRAMES, LINKS, range(_WIRE_SEEDS))),
+        *(Cell(Target.WIRE, *axes) for axes in product(MESSAGE_FAULTS, MESSAGES, ("tcp",), range(_MESSAGE_SEEDS))),
     ]
-    return by_link(cells)
+    return by_cluster(cells)
 
 
 def ci_subset() -> tuple[Cell, ...]:
@@ -120,7 +134,13 @@ def ci_subset() -> tuple[Cell, ...]:
     befallen = [
         Cell(Target.WIRE, fault, FRAMES[place % 2], LINKS[place // 2 % 2], 0) for place, fault in enumerate(WIRE_FAULTS)
     ]
-    return by_link([*struck, *befallen])
+    said = [
+        Cell(Target.WIRE, fault, message, "tcp", 0)
+        for fault, message in zip(
+            (Fault.LOST, Fault.CUT, Fault.TRUNCATED, Fault.CORRUPTED_HEADER), MESSAGES, strict=True
+        )
+    ]
+    return by_cluster([*struck, *befallen, *said])
 
 
 def select(cells: Sequence[Cell], wanted: Filter, limit: int = 0) -> tuple[Cell, ...]:
@@ -131,5 +151,5 @@ def select(cells: Sequence[Cell], wanted: Filter, limit: int = 0) -> tuple[Cell,
     return tuple(passing)
 
 
-def by_link(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    return tuple(sorted(cells, key=lambda cell: LINKS.index(cell.link)))
+def by_cluster(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    return tuple(sorted(cells, key=lambda cell: (LINKS.index(cell.link), cell.proxied)))

@@ -8,14 +8,18 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from headrace.chaos.cells import Cell, Moment
+from headrace.chaos.cells import Cell, Fault, Moment
 from headrace.chaos.control import Control, Damage, FrameKind, Hold, Phase, WireFault
 from headrace.chaos.members import Kind
+from headrace.chaos.proxies import Proxies
+from headrace.chaos.tcp_fault import Harm, TcpFault
 from headrace.core.errors import HeadraceError
+from headrace.transfer.tcp_head import Verb
 
 # A request that is held waits in line before, behind whatever else was asked.
 HELD_S = 12.0
 _CHUNK_TOKENS = 32
+_MESSAGES_APART = 4
 _CHUNKS, _FIRST_TOKENS, _TOKENS_APART = 3, 3, 5
 _HOLDERS = {
     Moment.BEFORE_GRANT: Kind.DECODE,
@@ -28,8 +32,9 @@ _HOLDERS = {
 
 
 def holder(cell: Cell) -> Kind:
-    """Whose workers are armed: those of the role that reaches the phase. Frames of pages leave a prefill worker."""
-    return _HOLDERS.get(cell.moment, Kind.PREFILL)
+    """Whose workers are armed: those of the role that reaches the phase. Frames of pages leave a prefill worker, and
+    all that is said of them on tcp goes through the connection that it makes to the decode worker."""
+    return Kind.DECODE if cell.proxied else _HOLDERS.get(cell.moment, Kind.PREFILL)
 
 
 def hold_of(cell: Cell, request: str) -> Hold:
@@ -45,6 +50,12 @@ def fault_of(cell: Cell, request: str) -> WireFault:
     """Of a unit the first or the second; there is one End."""
     nth = cell.seed % 2 if cell.moment is Moment.UNIT else 0
     return WireFault(Damage[cell.fault.name], FrameKind[cell.moment.name], nth, request_prefix=request)
+
+
+def message_fault_of(cell: Cell) -> TcpFault:
+    """Of that message, for whichever request it is, the first or the fifth."""
+    name = "CORRUPTED_HEAD" if cell.fault is Fault.CORRUPTED_HEADER else cell.fault.name
+    return TcpFault(Harm[name], Verb[cell.moment.name], nth=_MESSAGES_APART * cell.seed)
 
 
 @asynccontextmanager
@@ -68,6 +79,11 @@ async def first_held(control: Control, workers: Sequence[str]) -> str:
 async def first_struck(control: Control, workers: Sequence[str]) -> str:
     """The worker whose frame was damaged; "" if none was."""
     return await _first(workers, lambda worker: control.struck(worker, HELD_S))
+
+
+async def first_harmed(proxies: Proxies, workers: Sequence[str]) -> str:
+    """The worker before which a message was harmed; "" if none was."""
+    return await _first(workers, lambda worker: proxies.struck(worker, HELD_S))
 
 
 async def release(control: Control, worker: str) -> None:

@@ -26,7 +26,8 @@ from headrace.chaos.cluster import Cluster
 from headrace.chaos.control import Control
 from headrace.chaos.members import MODEL, NAMES, Kind, Settings, members, of_kind
 from headrace.chaos.mix import Ask, mix, salted, with_stop
-from headrace.chaos.namespaces import Namespaces, addresses, namespaces, obstacle
+from headrace.chaos.namespaces import OUTSIDE, Namespaces, addresses, namespaces, obstacle
+from headrace.chaos.proxies import Proxies
 from headrace.chaos.rest import until_at_rest, until_whole
 from headrace.chaos.table import Outcome, row_json
 from headrace.chaos.verdict import finished
@@ -88,12 +89,13 @@ async def _played(
         # It is left before the namespaces are: what it draws is not disturbed by their end.
         progress = closing.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
         task = progress.add_task("chaos", total=len(cells))
-        for link, of_link in groupby(cells, key=lambda cell: cell.link):
-            left = list(of_link)
+        for (link, proxied), together in groupby(cells, key=lambda cell: (cell.link, cell.proxied)):
+            left = list(together)
             while left:
                 everyone = members(hosts, _ports(len(hosts), same=networks is not None))
                 cluster = Cluster(everyone, _settings(plan, model, link, directory), directory, networks)
-                done, stuck = await _on_one_cluster(left, cluster, progress, task)
+                proxies = Proxies(OUTSIDE if networks else _LOOPBACK) if proxied else None
+                done, stuck = await _on_one_cluster(left, cluster, proxies, progress, task)
                 rows += done
                 hung += stuck
                 left = left[len(done) :]
@@ -101,16 +103,16 @@ async def _played(
 
 
 async def _on_one_cluster(
-    cells: Sequence[Cell], cluster: Cluster, progress: Progress, task: TaskID
+    cells: Sequence[Cell], cluster: Cluster, proxies: Proxies | None, progress: Progress, task: TaskID
 ) -> tuple[list[Row], tuple[str, ...]]:
     """Play cases until all are played or the cluster is broken; the rows, and who did not stop in time."""
     rows: list[Row] = []
     hung: tuple[str, ...] = ()
-    control = Control(cluster.settings.socket)
+    control = Control(cluster.settings.socket, proxies and proxies.advertised)
     await control.start()
     try:
         progress.update(task, description=f"{cluster.settings.link}: starting")
-        async with _arena(cluster, control) as arena:
+        async with _arena(cluster, control, proxies) as arena:
             for cell in cells:
                 progress.update(task, description=cell.id)
                 rows.append(await run_case(arena, cell))
@@ -121,11 +123,13 @@ async def _on_one_cluster(
     finally:
         hung = await cluster.stop()
         await control.close()
+        if proxies is not None:
+            await proxies.close()
     return rows, hung
 
 
 @asynccontextmanager
-async def _arena(cluster: Cluster, control: Control) -> AsyncIterator[Arena]:
+async def _arena(cluster: Cluster, control: Control, proxies: Proxies | None) -> AsyncIterator[Arena]:
     """A cluster that has come up whole, and what it answers undisturbed. Raises StartupError."""
     # A connection that a blow has broken is used for nothing else.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -135,7 +139,7 @@ async def _arena(cluster: Cluster, control: Control) -> AsyncIterator[Arena]:
         if amiss:
             raise StartupError(f"The cluster does not come up: {'; '.join(amiss)}.", remedy="Read the logs.")
         asks, references = await _undisturbed(client, cluster)
-        yield Arena(cluster, control, client, asks, references, secrets.token_hex(3))
+        yield Arena(cluster, control, client, asks, references, secrets.token_hex(3), proxies)
 
 
 async def _undisturbed(client: httpx.AsyncClient, cluster: Cluster) -> tuple[tuple[Ask, ...], Mapping[str, Heard]]:

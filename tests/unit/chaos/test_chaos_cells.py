@@ -1,6 +1,7 @@
 """The fault matrix: what it holds, what a filter leaves of it, and that the small part of it has something of all."""
 
 from collections.abc import Callable
+from itertools import groupby
 
 import pytest
 
@@ -8,6 +9,8 @@ from headrace.chaos.cells import (
     CONTROL,
     FRAMES,
     LINKS,
+    MESSAGE_FAULTS,
+    MESSAGES,
     PHASES,
     PROCESS_FAULTS,
     WIRE_FAULTS,
@@ -30,20 +33,27 @@ def test_the_matrix_has_every_combination_and_none_twice() -> None:
     struck = {(cell.target, cell.fault, cell.moment) for cell in cells if cell.target is not Target.WIRE}
     assert struck == {(t, f, p) for t in (*WORKERS, *CONTROL) for f in PROCESS_FAULTS for p in PHASES}
     befallen = {(cell.fault, cell.moment, cell.link) for cell in cells if cell.target is Target.WIRE}
-    assert befallen == {(f, m, link) for f in WIRE_FAULTS for m in FRAMES for link in LINKS}
+    frames = {(fault, frame, link) for fault in WIRE_FAULTS for frame in FRAMES for link in LINKS}
+    assert befallen == frames | {(fault, message, "tcp") for fault in MESSAGE_FAULTS for message in MESSAGES}
     on_both = {(cell.target, cell.fault, cell.moment) for cell in cells if cell.link == "ucx"}
-    assert on_both == {(cell.target, cell.fault, cell.moment) for cell in cells if cell.link == "tcp"}
+    assert on_both == {
+        (cell.target, cell.fault, cell.moment) for cell in cells if cell.link == "tcp" and not cell.proxied
+    }
 
 
 @pytest.mark.parametrize("cells", [matrix, ci_subset])
-def test_cells_of_one_link_follow_one_another(cells: Callable[[], tuple[Cell, ...]]) -> None:
-    links = [cell.link for cell in cells()]
-    assert links == sorted(links, key=LINKS.index)
+def test_cells_of_one_cluster_follow_one_another(cells: Callable[[], tuple[Cell, ...]]) -> None:
+    clusters = [key for key, _ in groupby(cells(), key=lambda cell: (cell.link, cell.proxied))]
+    assert clusters == [("ucx", False), ("tcp", False), ("tcp", True)]
+
+
+def test_nobody_behind_a_proxy_is_parted() -> None:
+    assert all(cell.target is Target.WIRE for cell in matrix() if cell.proxied)
 
 
 def test_the_small_part_is_of_the_matrix_and_has_every_value_of_every_axis() -> None:
     small = ci_subset()
-    assert len(small) <= 30
+    assert len(small) <= 32
     assert set(small) <= set(matrix())
     assert {cell.target for cell in small} == set(Target)
     assert {cell.fault for cell in small} == set(Fault)

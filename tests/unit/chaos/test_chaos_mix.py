@@ -7,7 +7,7 @@ import pytest
 from headrace.chaos.cells import PHASES, PROCESS_FAULTS, Cell, Fault, Moment, Target, matrix
 from headrace.chaos.checkpoint import make_checkpoint
 from headrace.chaos.cluster import Cluster
-from headrace.chaos.hold import fault_of, hold_of, holder
+from headrace.chaos.hold import fault_of, hold_of, holder, message_fault_of
 from headrace.chaos.members import NAMES, Kind, Settings, members, of_kind, words
 from headrace.chaos.mix import HELD, mix, salted, with_stop
 from headrace.chaos.probes import Pair
@@ -66,6 +66,12 @@ def test_each_process_reads_its_command_line(member: object) -> None:
 def test_every_cell_can_be_aimed(tmp_path: Path) -> None:
     cluster = Cluster(EVERYONE, SETTINGS, tmp_path, None)
     for cell in matrix():
+        if cell.proxied:
+            harm = message_fault_of(cell)
+            assert cell.fault.value.replace("-", "_").startswith(harm.harm.value)
+            assert harm.verb.name.lower() == cell.moment.value
+            assert holder(cell) is Kind.DECODE
+            continue
         if cell.target is Target.WIRE:
             fault = fault_of(cell, "request")
             assert fault.kind.value.replace("_", "-") == cell.fault.value
