@@ -17,6 +17,7 @@ from headrace.chaos.cluster import Cluster
 from headrace.chaos.control import Control
 from headrace.chaos.hold import (
     armed,
+    disarm,
     fault_of,
     first_harmed,
     first_held,
@@ -188,6 +189,8 @@ async def _blow(course: _Course, workers: Sequence[str]) -> None:
         if at:
             await release(arena.control, at)
         return
+    # Nobody holds it a second time when it is tried again.
+    await disarm(arena.control, [worker for worker in workers if worker != at])
     course.blow = aimed(course.cell, pair, arena.cluster)
     course.victim = course.blow.victim
     await strike(arena.cluster, course.blow)

@@ -66,9 +66,14 @@ async def armed(control: Control, workers: Sequence[str], order: Hold | WireFaul
     try:
         yield
     finally:
-        for worker in workers:
-            with contextlib.suppress(HeadraceError):
-                await control.disarm(worker)
+        await disarm(control, workers)
+
+
+async def disarm(control: Control, workers: Sequence[str]) -> None:
+    """Those that still live."""
+    for worker in workers:
+        with contextlib.suppress(HeadraceError):
+            await control.disarm(worker)
 
 
 async def first_held(control: Control, workers: Sequence[str]) -> str:
