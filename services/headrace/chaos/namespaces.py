@@ -1,6 +1,7 @@
 """One network namespace a process, joined by a bridge, and partitions between them.
 
-Owns what it makes on this machine, by one prefix of names, and removes it. Needs root, `ip` and `iptables`.
+Owns what it makes on this machine, by a prefix of names and a network, and removes it. Several runs at once have a
+prefix and a network each. Needs root, `ip` and `iptables`.
 """
 
 import asyncio
@@ -10,19 +11,17 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from headrace.core.errors import StartupError
 
-PREFIX = "hrc-"
-OUTSIDE = "10.77.0.1"
-_BRIDGE = f"{PREFIX}bridge"
 _NAMESPACES = Path("/run/netns")
-_LOCK = Path("/run/headrace-chaos.lock")
+_LOCKS = Path("/run")
+_PLACES = 10
 _COMMAND_S = 20.0
-_FIRST_HOST = 2
+_OUTSIDE, _FIRST_HOST = 1, 2
 
 
 def obstacle() -> str:
@@ -33,89 +32,94 @@ def obstacle() -> str:
     return f"{' and '.join(missing)} is not installed" if missing else ""
 
 
-def addresses(names: Sequence[str]) -> dict[str, str]:
-    """The address of each, in this order."""
-    return {name: f"10.77.0.{_FIRST_HOST + place}" for place, name in enumerate(names)}
-
-
 class Namespaces:
-    """hosts: address by name. A process runs inside by the words of `inside` before its own."""
+    """Those of one run. place: its number among the runs on this machine.
 
-    def __init__(self, hosts: Mapping[str, str]) -> None:
-        self._hosts = hosts
+    hosts: address by name. outside: ours, by which all of them reach us. A process runs inside by the words of
+    `inside` before its own.
+    """
+
+    def __init__(self, place: int, names: Sequence[str]) -> None:
+        self._prefix = f"hrc{place}-"
+        self._bridge = f"{self._prefix}bridge"
+        network = f"10.77.{place}"
+        self.outside = f"{network}.{_OUTSIDE}"
+        self.hosts = {name: f"{network}.{_FIRST_HOST + number}" for number, name in enumerate(names)}
 
     def inside(self, name: str) -> tuple[str, ...]:
-        return ("ip", "netns", "exec", f"{PREFIX}{name}")
+        return ("ip", "netns", "exec", f"{self._prefix}{name}")
 
     async def cut(self, name: str, others: Iterable[str]) -> None:
         """Drop every packet between `name` and the others, silently and both ways."""
         for other in others:
-            address = self._hosts[other]
             for chain, side in (("INPUT", "-s"), ("OUTPUT", "-d")):
-                await _run(*self.inside(name), "iptables", "-w", "-A", chain, side, address, "-j", "DROP")
+                await _run(*self.inside(name), "iptables", "-w", "-A", chain, side, self.hosts[other], "-j", "DROP")
 
     async def heal(self, name: str) -> None:
         """End every partition made at this namespace."""
         await _run(*self.inside(name), "iptables", "-w", "-F")
 
-    async def _make(self) -> None:
+    async def make(self) -> None:
+        """Raises StartupError for what the machine refuses."""
         lines = [
-            f"link add {_BRIDGE} type bridge",
-            f"addr add {OUTSIDE}/24 dev {_BRIDGE}",
-            f"link set {_BRIDGE} up",
+            f"link add {self._bridge} type bridge",
+            f"addr add {self.outside}/24 dev {self._bridge}",
+            f"link set {self._bridge} up",
         ]
-        for name in self._hosts:
-            own = f"{PREFIX}{name}"
+        for name in self.hosts:
+            own = f"{self._prefix}{name}"
             lines += [
                 f"netns add {own}",
                 f"link add {own} type veth peer name eth0 netns {own}",
-                f"link set {own} master {_BRIDGE} up",
+                f"link set {own} master {self._bridge} up",
             ]
         await _run("ip", "-batch", "-", text="\n".join(lines))
-        for name, address in self._hosts.items():
+        for name, address in self.hosts.items():
             inner = f"addr add {address}/24 dev eth0\nlink set eth0 up\nlink set lo up"
-            await _run("ip", "-n", f"{PREFIX}{name}", "-batch", "-", text=inner)
+            await _run("ip", "-n", f"{self._prefix}{name}", "-batch", "-", text=inner)
+
+    async def remove(self) -> None:
+        """Every namespace of the prefix, with what still runs in it, and the bridge. Safe to repeat."""
+        for name in self._left():
+            for pid in (await _run("ip", "netns", "pids", name)).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            await _run("ip", "netns", "del", name)
+        if self._bridge in (name for _, name in socket.if_nameindex()):
+            await _run("ip", "link", "del", self._bridge)
+
+    def _left(self) -> list[str]:
+        return sorted(path.name for path in _NAMESPACES.glob(f"{self._prefix}*"))
 
 
 @asynccontextmanager
-async def namespaces(hosts: Mapping[str, str]) -> AsyncIterator[Namespaces]:
-    """The namespaces while the block runs. What an earlier run left behind is removed first. One run at a time:
-    raises StartupError while another has them, and for what the machine refuses."""
-    with _alone():
-        await _clear()
-        made = Namespaces(hosts)
+async def namespaces(names: Sequence[str]) -> AsyncIterator[Namespaces]:
+    """One for each name, while the block runs. What an earlier run left at the same place is removed first.
+
+    Raises StartupError for what the machine refuses.
+    """
+    with _place() as place:
+        made = Namespaces(place, names)
+        await made.remove()
         try:
-            await made._make()
+            await made.make()
             yield made
         finally:
-            await _clear()
+            await made.remove()
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    with _LOCK.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StartupError(
-                f"Another run has the namespaces {PREFIX}*.", remedy="Wait until it has ended."
-            ) from None
-        yield
-
-
-async def _clear() -> None:
-    """Remove every namespace of the prefix, with what still runs in it, and the bridge."""
-    for name in _left():
-        for pid in (await _run("ip", "netns", "pids", name)).split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        await _run("ip", "netns", "del", name)
-    if _BRIDGE in (name for _, name in socket.if_nameindex()):
-        await _run("ip", "link", "del", _BRIDGE)
-
-
-def _left() -> list[str]:
-    return sorted(path.name for path in _NAMESPACES.glob(f"{PREFIX}*"))
+def _place() -> Iterator[int]:
+    """The first that no other run has. It is ours for as long as this process lives."""
+    for place in range(_PLACES):
+        with (_LOCKS / f"headrace-chaos-{place}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            yield place
+            return
+    raise StartupError(f"{_PLACES} other runs have namespaces already.", remedy="Wait until one has ended.")
 
 
 async def _run(*words: str, text: str = "") -> str:

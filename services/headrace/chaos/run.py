@@ -26,7 +26,7 @@ from headrace.chaos.cluster import Cluster
 from headrace.chaos.control import Control
 from headrace.chaos.members import MODEL, NAMES, Kind, Settings, members, of_kind
 from headrace.chaos.mix import Ask, mix, salted, with_stop
-from headrace.chaos.namespaces import OUTSIDE, Namespaces, addresses, namespaces, obstacle
+from headrace.chaos.namespaces import Namespaces, namespaces, obstacle
 from headrace.chaos.proxies import Proxies
 from headrace.chaos.rest import until_at_rest, until_whole
 from headrace.chaos.table import Outcome, row_json
@@ -94,7 +94,7 @@ async def _played(
             while left:
                 everyone = members(hosts, _ports(len(hosts), same=networks is not None))
                 cluster = Cluster(everyone, _settings(plan, model, link, directory), directory, networks)
-                proxies = Proxies(OUTSIDE if networks else _LOOPBACK) if proxied else None
+                proxies = Proxies(networks.outside if networks else _LOOPBACK) if proxied else None
                 done, stuck = await _on_one_cluster(left, cluster, proxies, progress, task)
                 rows += done
                 hung += stuck
@@ -165,8 +165,8 @@ async def _undisturbed(client: httpx.AsyncClient, cluster: Cluster) -> tuple[tup
 async def _networks(closing: AsyncExitStack, in_namespaces: bool) -> tuple[Namespaces | None, Mapping[str, str]]:
     if not in_namespaces:
         return None, dict.fromkeys(NAMES, _LOOPBACK)
-    hosts = addresses(tuple(NAMES))
-    return await closing.enter_async_context(namespaces(hosts)), hosts
+    made = await closing.enter_async_context(namespaces(tuple(NAMES)))
+    return made, made.hosts
 
 
 def _note(file: Path, row: Row) -> None:
