@@ -137,7 +137,7 @@ def ci_subset() -> tuple[Cell, ...]:
     said = [
         Cell(Target.WIRE, fault, message, "tcp", 0)
         for fault, message in zip(
-            (Fault.LOST, Fault.CUT, Fault.TRUNCATED, Fault.CORRUPTED_HEADER), MESSAGES, strict=True
+            (Fault.CORRUPTED_HEADER, Fault.CUT, Fault.TRUNCATED, Fault.REORDERED), MESSAGES, strict=True
         )
     ]
     return by_cluster([*struck, *befallen, *said])
