@@ -14,7 +14,7 @@ from headrace.chaos.namespaces import obstacle
 ALL_WITHIN_S = 300
 FEW_WITHIN_S = 120
 STOP_WITHIN_S = 30.0
-CLEAN = {"wrong": 0, "leaks": 0, "endings": 0, "hung": 0, "wordless": 0, "missed": 0}
+CLEAN = {"wrong": 0, "leaks": 0, "endings": 0, "hung": 0, "died": 0, "wordless": 0, "missed": 0}
 
 
 @pytest.mark.timeout(ALL_WITHIN_S + STOP_WITHIN_S)

@@ -34,6 +34,7 @@ from headrace.chaos.proxies import Proxies
 from headrace.chaos.rest import silent, until_at_rest, until_whole
 from headrace.chaos.strike import Blow, aimed, clear, pass_by, strike
 from headrace.chaos.verdict import Counts, Judged, finished, judge, total
+from headrace.core.errors import HeadraceError
 
 # Beyond a request's own time: for a door that is frozen meanwhile.
 _GRACE_S = 12.0
@@ -42,10 +43,7 @@ _GRACE_S = 12.0
 @dataclass(frozen=True, slots=True)
 class Row:
     """What a case came to. states: requests by how they ended. seconds: of the whole case; rest_s: until all was at
-    rest. unasked: processes that ended by themselves; they are started again, as a supervisor would.
-
-    broken: the cluster is not whole any more, and is to be made anew.
-    """
+    rest. broken: the cluster is not whole any more, and is to be made anew."""
 
     cell: Cell
     counts: Counts
@@ -54,7 +52,6 @@ class Row:
     victim: str
     seconds: float
     rest_s: float
-    unasked: tuple[str, ...] = ()
     broken: bool = False
 
 
@@ -100,9 +97,12 @@ class _Course:
 
 
 async def run_case(arena: Arena, cell: Cell) -> Row:
-    """Play it. Whatever it did is undone, unless the row says that the cluster is broken."""
+    """Play it. Whatever it did is undone, unless the row says that the cluster is broken.
+
+    Raises HeadraceError if the cluster does not do what is asked of it: workers that cannot be aimed at, processes that
+    do not come up.
+    """
     began = time.monotonic()
-    arena.cluster.unasked.clear()
     course = _Course(arena, cell, HELD[cell.seed % len(HELD)], {})
     course.doors = _doors(course)
     try:
@@ -111,8 +111,9 @@ async def run_case(arena: Arena, cell: Cell) -> Row:
         if course.blow is not None:
             await clear(arena.cluster, course.blow)
     judged = _judged(course, heard)
-    unasked = tuple(arena.cluster.unasked)
     broken, rest_s = await _aftermath(course, heard)
+    died = arena.cluster.take_deaths()
+    course.complain(Counts(died=len(died)), *died)
     states = [verdict.state for verdict in judged]
     return Row(
         cell,
@@ -122,9 +123,13 @@ async def run_case(arena: Arena, cell: Cell) -> Row:
         course.victim,
         time.monotonic() - began,
         rest_s,
-        unasked,
         broken,
     )
+
+
+def unplayed(cell: Cell, error: HeadraceError) -> Row:
+    """A case that could not be played to its end, and left a cluster that is not to be trusted."""
+    return Row(cell, Counts(missed=1), {}, (f"it was broken off: {error}",), "", 0.0, 0.0, broken=True)
 
 
 def _doors(course: _Course) -> Mapping[str, Member]:

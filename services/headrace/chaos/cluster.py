@@ -28,7 +28,7 @@ _POLL_S = 0.05
 class Cluster:
     """members: who there is. networks: a namespace a process, or None: all share this machine's.
 
-    incarnations: that of each worker that runs. unasked: ends of processes that nobody asked for, in sentences.
+    incarnations: that of each worker that runs.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Cluster:
         self.directory = directory
         self.networks = networks
         self.incarnations: dict[str, str] = {}
-        self.unasked: list[str] = []
+        self._deaths: list[str] = []
         self._children: dict[str, Child] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._expected: set[str] = set()
@@ -61,10 +61,7 @@ class Cluster:
         """Redis, then all others at once. Raises StartupError; `stop` takes away what came up."""
         (redis,) = of_kind(self.members, Kind.REDIS)
         await self.launch(redis.name)
-        others = [member.name for member in self.members if member is not redis]
-        async with asyncio.TaskGroup() as group:
-            for name in others:
-                group.create_task(self.launch(name))
+        await self._launch_all([member.name for member in self.members if member is not redis])
 
     async def launch(self, name: str) -> None:
         """Start a process that does not run, at the place it always has. Raises StartupError if it does not serve."""
@@ -81,11 +78,8 @@ class Cluster:
         self._watchers[name] = asyncio.create_task(self._watch(name, child), name=f"watch {name}")
 
     async def launch_missing(self) -> None:
-        """Start again whoever has ended."""
-        missing = [member.name for member in self.members if not self.runs(member.name)]
-        async with asyncio.TaskGroup() as group:
-            for name in missing:
-                group.create_task(self.launch(name))
+        """Start again whoever has ended. Raises StartupError if one does not serve."""
+        await self._launch_all([member.name for member in self.members if not self.runs(member.name)])
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send it. An end that comes of it, or of a later one, is one that was asked for."""
@@ -98,6 +92,11 @@ class Cluster:
         """Wait for the process to end; False if it does not within that time."""
         await asyncio.wait({self._watchers[name]}, timeout=within_s)
         return self._watchers[name].done()
+
+    def take_deaths(self) -> tuple[str, ...]:
+        """Ends that nobody asked for since this was last asked, in sentences."""
+        deaths, self._deaths = tuple(self._deaths), []
+        return deaths
 
     async def stop(self) -> tuple[str, ...]:
         """Ask every process to end, doors first and Redis last; returns those that had to be killed."""
@@ -114,6 +113,16 @@ class Cluster:
         self._children.clear()
         return tuple(hung)
 
+    async def _launch_all(self, names: Sequence[str]) -> None:
+        """All at once; the first failure ends the waiting for the others."""
+        launches = [asyncio.create_task(self.launch(name), name=f"launch {name}") for name in names]
+        try:
+            await asyncio.gather(*launches)
+        finally:
+            for launch in launches:
+                launch.cancel()
+            await asyncio.gather(*launches, return_exceptions=True)
+
     def _late(self, name: str) -> bool:
         """Whether it was alive until the cluster was stopped: one that a case killed did not hang."""
         return name in self._watchers and not self._watchers[name].done()
@@ -121,7 +130,7 @@ class Cluster:
     async def _watch(self, name: str, child: Child) -> None:
         code = await child.ended()
         if name not in self._expected:
-            self.unasked.append(f"{name} ended with code {code}")
+            self._deaths.append(f"{name} ended with code {code}")
             log.warning("process.ended", name=name, code=code)
 
     def _spec(self, member: Member) -> ProcessSpec:

@@ -18,7 +18,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from headrace.chaos.case import Arena, Row, run_case
+from headrace.chaos.case import Arena, Row, run_case, unplayed
 from headrace.chaos.cells import Cell, Fault
 from headrace.chaos.checkpoint import make_checkpoint
 from headrace.chaos.client import Heard, ask
@@ -31,7 +31,7 @@ from headrace.chaos.proxies import Proxies
 from headrace.chaos.rest import until_at_rest, until_whole
 from headrace.chaos.table import Outcome, row_json
 from headrace.chaos.verdict import finished
-from headrace.core.errors import StartupError
+from headrace.core.errors import HeadraceError, StartupError
 
 # Beside the logs: a line of JSON a case, written when it is over.
 ROWS = "rows.jsonl"
@@ -115,7 +115,7 @@ async def _on_one_cluster(
         async with _arena(cluster, control, proxies) as arena:
             for cell in cells:
                 progress.update(task, description=cell.id)
-                rows.append(await run_case(arena, cell))
+                rows.append(await _row(arena, cell))
                 _note(cluster.directory / ROWS, rows[-1])
                 progress.update(task, advance=1)
                 if rows[-1].broken:
@@ -126,6 +126,13 @@ async def _on_one_cluster(
         if proxies is not None:
             await proxies.close()
     return rows, hung
+
+
+async def _row(arena: Arena, cell: Cell) -> Row:
+    try:
+        return await run_case(arena, cell)
+    except HeadraceError as error:
+        return unplayed(cell, error)
 
 
 @asynccontextmanager

@@ -63,7 +63,6 @@ def row_json(row: Row) -> dict[str, Any]:
         "requests": dict(row.states),
         "counts": asdict(row.counts),
         "complaints": list(row.complaints),
-        "ended_by_themselves": list(row.unasked),
         "seconds": round(row.seconds, 2),
         "rest_s": round(row.rest_s, 2),
     }

@@ -54,8 +54,8 @@ def test_the_table_takes_its_place_on_the_page_and_nothing_else_changes(tmp_path
     assert text.startswith(f"# Before\n\n{BEGIN}\n")
     assert text.endswith(f"{END}\n\nAfter\n")
     assert "old" not in text
-    assert "| decode | kill | 1 | 7 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
-    assert "| **all** |  | 2 | 14 | 2 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
+    assert "| decode | kill | 1 | 7 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
+    assert "| **all** |  | 2 | 14 | 2 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
     assert "1 cases were left out: not root." in text
 
 
