@@ -22,17 +22,19 @@ _POLL_S = 0.1
 Complaints = list[str]
 
 
-async def until_whole(client: httpx.AsyncClient, cluster: Cluster) -> Complaints:
+async def until_whole(client: httpx.AsyncClient, cluster: Cluster, within_s: float = WHOLE_S) -> Complaints:
     """Wait until every door would answer and every router has every worker's present life; what is amiss if that
     takes too long."""
-    return await _until_none(lambda: _amiss(client, cluster), WHOLE_S)
+    return await _until_none(lambda: _amiss(client, cluster), within_s)
 
 
-async def until_at_rest(client: httpx.AsyncClient, cluster: Cluster) -> tuple[Complaints, float]:
+async def until_at_rest(
+    client: httpx.AsyncClient, cluster: Cluster, within_s: float = REST_S
+) -> tuple[Complaints, float]:
     """Wait until no worker holds anything, by its own account and by the routers'; what is still held, one sentence a
     worker, and the seconds it took."""
     began = time.monotonic()
-    held = await _until_none(lambda: _held(client, cluster), REST_S)
+    held = await _until_none(lambda: _held(client, cluster), within_s)
     return held, time.monotonic() - began
 
 
