@@ -100,15 +100,13 @@ class Cluster:
 
     async def stop(self) -> tuple[str, ...]:
         """Ask every process to end, doors first and Redis last; returns those that had to be killed."""
-        order = [Kind.GATEWAY, Kind.ROUTER, *WORKERS, Kind.REDIS]
         hung: list[str] = []
-        for kind in order:
-            names = [member.name for member in of_kind(self.members, kind) if member.name in self._children]
+        for kind in (Kind.GATEWAY, Kind.ROUTER, *WORKERS, Kind.REDIS):
+            # One that ended before did not hang, and has nothing to be waited for.
+            names = [member.name for member in of_kind(self.members, kind) if self.runs(member.name)]
             self._expected.update(names)
             codes = await asyncio.gather(*(self._children[name].stop(STOP_S) for name in names))
-            hung += [
-                name for name, code in zip(names, codes, strict=True) if code == -signal.SIGKILL and self._late(name)
-            ]
+            hung += [name for name, code in zip(names, codes, strict=True) if code == -signal.SIGKILL]
         await asyncio.gather(*self._watchers.values(), return_exceptions=True)
         self._children.clear()
         return tuple(hung)
@@ -122,10 +120,6 @@ class Cluster:
             for launch in launches:
                 launch.cancel()
             await asyncio.gather(*launches, return_exceptions=True)
-
-    def _late(self, name: str) -> bool:
-        """Whether it was alive until the cluster was stopped: one that a case killed did not hang."""
-        return name in self._watchers and not self._watchers[name].done()
 
     async def _watch(self, name: str, child: Child) -> None:
         code = await child.ended()
