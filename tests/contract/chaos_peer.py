@@ -20,7 +20,7 @@ KEY = JobKey("mine", 1)
 BLOCKS = 12
 SLABS = "headrace_kv_slabs"
 REFUSED = "headrace_kv_units_refused_total"
-PATIENT = TransferOptions(send_slabs=8, receive_slabs=8, drain_s=0.5, linger_s=2.0)
+PATIENT = TransferOptions(send_slabs=8, receive_slabs=8, drain_s=0.5, linger_s=0.5)
 # So that a stall is soon over.
 HASTY = replace(PATIENT, silent_s=1.5, short_s=4.0)
 

@@ -35,6 +35,7 @@ async def worker(directory: Path, redis: RedisServer, fleet: str, role: str) -> 
         "role": role,
         "name": role,
         "kv-cache-memory-bytes": 2**22,
+        "max-num-seqs": 8,
         "max-num-batched-tokens": 16,
         "link": "tcp",
         "port": port,
@@ -55,6 +56,8 @@ async def worker(directory: Path, redis: RedisServer, fleet: str, role: str) -> 
             async for line in process.stdout:
                 if b"incarnation" in line:
                     break
+            else:
+                pytest.fail(f"the {role} worker ended before it was ready")
         yield f"127.0.0.1:{port}"
         process.terminate()
         async with asyncio.timeout(WAIT_S):
@@ -141,7 +144,7 @@ async def test_a_request_is_held_at_every_phase_and_struck_on_every_way(desk: De
         ("decode", Hold(Phase.MID_DECODE, "held-5", at=4)),
     ):
         await desk.control.arm(worker_name, hold)
-        assert (await desk.serve("other"))[0] == expected
+        assert (await desk.serve(f"not-{hold.request_prefix}"))[0] == expected
         name = f"{hold.request_prefix}.a"
         serving = asyncio.create_task(desk.serve(name))
         held = await desk.control.held(worker_name, WAIT_S)
