@@ -108,7 +108,7 @@ async def _on_one_cluster(
     """Play cases until all are played or the cluster is broken; the rows, and who did not stop in time."""
     rows: list[Row] = []
     hung: tuple[str, ...] = ()
-    control = Control(cluster.settings.socket, proxies and proxies.advertised)
+    control = Control(cluster.settings.socket, None if proxies is None else proxies.advertised)
     await control.start()
     try:
         progress.update(task, description=f"{cluster.settings.link}: starting")
