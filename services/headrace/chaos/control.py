@@ -1,7 +1,7 @@
-"""Control: the harness's end of its workers' chaos sockets, where it aims at one request and hears that it hit.
+"""Control: the harness's end of its workers' chaos sockets.
 
-Owns the listener and one line a worker. What a worker does with an order is `agent`'s; who is struck when is decided
-by whoever calls this.
+It aims at one request and hears that it hit. Owns the listener and one line a worker. What a worker does with an order
+is `agent`'s; who is struck when is decided by whoever calls this.
 """
 
 import asyncio
