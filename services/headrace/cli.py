@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings
 
 from headrace import config
 from headrace.config_bench import BenchConfig
+from headrace.config_chaos import ChaosConfig
 from headrace.core.errors import HeadraceError, StartupError
 
 COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
@@ -27,6 +28,7 @@ COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
     "worker": (config.WorkerConfig, "headrace.bootstrap.worker:run"),
     "placement": (config.PlacementConfig, "headrace.bootstrap.placement:run"),
     "bench": (BenchConfig, "headrace.bootstrap.bench:run"),
+    "chaos": (ChaosConfig, "headrace.bootstrap.chaos:run"),
     "config": (config.CheckConfig, "headrace.bootstrap.check:run"),
     "chat": (config.ChatConfig, "headrace.bootstrap.terminal:run_chat"),
     "status": (config.StatusConfig, "headrace.bootstrap.terminal:run_status"),

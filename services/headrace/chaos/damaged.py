@@ -18,8 +18,10 @@ def _truncated(copy: memoryview) -> memoryview:
 
 
 def _corrupted(copy: memoryview) -> memoryview:
-    """With one bit wrong in the middle of its payload."""
-    copy[HEADER_BYTES + (len(copy) - HEADER_BYTES) // 2] ^= 1
+    """With one bit wrong in the middle of its payload: the highest of a number's exponent, so that nobody who used it
+    would give the same answer."""
+    middle = HEADER_BYTES + ((len(copy) - HEADER_BYTES) // 2 | _TOP_BYTE)
+    copy[min(middle, len(copy) - 1)] ^= _EXPONENT_BIT
     return copy
 
 
@@ -29,6 +31,8 @@ def _corrupted_header(copy: memoryview) -> memoryview:
     return copy
 
 
+# Numbers are little-endian, of 2 or 4 bytes.
+_TOP_BYTE, _EXPONENT_BIT = 0b11, 0x40
 _WAYS: dict[Damage, Callable[[memoryview], memoryview]] = {
     Damage.TRUNCATED: _truncated,
     Damage.CORRUPTED: _corrupted,
