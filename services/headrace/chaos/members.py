@@ -67,7 +67,7 @@ class Settings:
     link: str
     socket: Path
     timeout_s: float = 20.0
-    routers_of_gateway: int = 1
+    routers_of_gateway: int = 2
 
 
 def members(hosts: Mapping[str, str], ports: Sequence[int]) -> tuple[Member, ...]:
