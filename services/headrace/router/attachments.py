@@ -11,7 +11,7 @@ from typing import Protocol
 
 import structlog
 
-from headrace.core.errors import HeadraceError, WorkerLost
+from headrace.core.errors import HeadraceError, NotFound, WorkerLost
 from headrace.core.fleet import WorkerInfo, WorkerRef, WorkerState
 from headrace.core.jobs import Hello, Job
 from headrace.router.attachment import Attachment, Connection
@@ -56,7 +56,8 @@ class _Kept:
 class Attachments:
     """fits: why a worker cannot belong to this router's fleet, or "".
 
-    on_load: called when some worker's load changed, on_change: when a worker came, left, was attached or lost.
+    on_load: called when some worker's load changed, on_change: when a worker came, left, was attached or lost,
+    on_plight: when one wants to be rid of jobs.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Attachments:
         ledger: Ledger,
         on_load: Callable[[], None],
         on_change: Callable[[], None],
+        on_plight: Callable[[WorkerRef], None],
         patience: Patience,
     ) -> None:
         self._roster = roster
@@ -78,6 +80,7 @@ class Attachments:
         self._ledger = ledger
         self._on_load = on_load
         self._on_change = on_change
+        self._on_plight = on_plight
         self._patience = patience
         self._kept: dict[WorkerRef, _Kept] = {}
         self._refused: dict[WorkerRef, str] = {}
@@ -116,6 +119,23 @@ class Attachments:
         if kept is None:
             raise WorkerLost(f"Worker {worker} has left the fleet.")
         return kept.attachment.submit(job, inbox)
+
+    def drain(self, worker: str, grace_s: float) -> WorkerState:
+        """Have a worker leave; its state as it is now. worker: name, or name@incarnation, of which the beginning is
+        enough. Raises NotFound if it is not attached."""
+        name, _, incarnation = worker.partition("@")
+        found = [
+            kept.attachment
+            for ref, kept in sorted(self._kept.items())
+            if ref.worker == name and ref.incarnation.startswith(incarnation) and kept.attachment.attached
+        ]
+        if not found:
+            raise NotFound(f"No worker {worker} is attached.", remedy="`headrace status` lists the workers.")
+        # Of two incarnations, one of which is leaving already, the other is meant.
+        attachment = min(found, key=lambda one: one.state.draining)
+        attachment.drain(grace_s)
+        log.info("worker.drain", worker=str(attachment.info.ref), grace_s=grace_s)
+        return attachment.state
 
     async def _follow(self) -> None:
         """The roster's word, for as long as the router lives; without it the last word stands."""
@@ -159,6 +179,7 @@ class Attachments:
             self._ledger,
             self._on_load,
             self._on_change,
+            self._on_plight,
             back_s=patience.back_s,
             unready_s=patience.unready_s,
         )

@@ -12,12 +12,13 @@ import structlog
 from headrace.core.errors import HeadraceError, InternalError, Overloaded, WorkerLost
 from headrace.core.fleet import WorkerRef
 from headrace.core.generation import FinishReason
-from headrace.core.jobs import Busy, Ending, Granted, Job, JobKind, Outcome, TokenEvent
+from headrace.core.jobs import Busy, Ending, Frozen, Granted, Job, JobKind, Outcome, TokenEvent
 from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
+from headrace.core.ticket import Ticket
 from headrace.router.absence import Absence
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Leg, Lost, Notice, Over, Stalled, Unsent
+from headrace.router.leg import Inbox, Left, Leg, Lost, Move, Notice, Over, Stalled, Unsent
 from headrace.router.life import Life
 from headrace.router.retries import AttemptFailed, Fault, Loss
 
@@ -30,7 +31,7 @@ _FINISH = {Outcome.STOP: FinishReason.STOP, Outcome.LENGTH: FinishReason.LENGTH}
 
 class Attempt:
     """job: the request as one local job. deadline: loop time by which the request must have ended, begun:
-    when the attempt was made."""
+    when the attempt was made. freezing: its answer was told to stop where it stands."""
 
     def __init__(
         self, job: Job, route: Route, *, submit: Submit, ledger: Ledger, inbox: Inbox, life: Life, deadline: float
@@ -47,11 +48,17 @@ class Attempt:
         self._decode: Leg | None = None
         self._decoding = False
         self._got_first = False
+        self.freezing = False
 
     @property
     def granted(self) -> bool:
         """Whether the decode worker has answered; a local job needs no grant."""
         return self.route.prefill is None or self._prefill is not None
+
+    @property
+    def decoding(self) -> bool:
+        """The worker that writes the answer has all the pages, and told a token."""
+        return self._decoding
 
     @property
     def pages_in_flight(self) -> bool:
@@ -68,10 +75,11 @@ class Attempt:
             job = replace(self._job, kind=JobKind.DECODE, peer=self.route.prefill, sampling=sampling)
             self._decode = self._send(self.route.decode, job)
 
-    def take(self, notice: Notice) -> TokenEvent | FinishReason | None:
-        """What a word about a leg means: tokens, an ending, or nothing for the answer. Raises AttemptFailed."""
+    def take(self, notice: Notice) -> TokenEvent | FinishReason | Frozen | None:
+        """What a word about a leg means: tokens, an ending, that the answer stands still, or nothing for it. Raises
+        AttemptFailed."""
         leg, word = notice.leg, notice.word
-        if leg is None or isinstance(word, Over) or leg not in (self._prefill, self._decode):
+        if leg is None or isinstance(word, Over | Move) or leg not in (self._prefill, self._decode):
             return None
         match word:
             case Granted() as granted:
@@ -82,7 +90,9 @@ class Attempt:
             case Busy(retry_after_s=retry_after_s):
                 error = Overloaded(f"Worker {leg.worker} had no room.", retry_after_s=retry_after_s)
                 raise AttemptFailed(error, leg.worker, Fault.BUSY)
-            case Lost() | Stalled() | Unsent() as parting:
+            case Frozen() as frozen:
+                return frozen if leg is self._decode else None
+            case Lost() | Stalled() | Unsent() | Left() as parting:
                 self._broken(leg, self._parted(leg, parting))
                 return None
             case Ending() as ending:
@@ -93,6 +103,12 @@ class Attempt:
         if self._prefill is not None and not self._got_first and self._decode is not None:
             self._decode.activate(token)
         self._got_first = True
+
+    def freeze(self) -> None:
+        """Have the answer stop where it stands, with its pages; Frozen or an ending comes."""
+        if self._decode is not None and not self.freezing:
+            self.freezing = True
+            self._decode.freeze()
 
     def silent(self) -> AttemptFailed:
         """The failure that stands for a decode worker which did not answer its submit in time: it has begun nothing."""
@@ -124,8 +140,15 @@ class Attempt:
         if self._prefill is not None:
             return
         self._life.to(Phase.GRANTED)
-        job = replace(self._job, kind=JobKind.PREFILL, ticket=ticket, timeout_s=self._remaining())
-        self._prefill = self._send(self.route.prefill, job)
+        self._prefill = self._send(self.route.prefill, self._sending(ticket))
+        self._sent()
+
+    def _sending(self, ticket: Ticket) -> Job:
+        """The job that brings the pages."""
+        return replace(self._job, kind=JobKind.PREFILL, ticket=ticket, timeout_s=self._remaining())
+
+    def _sent(self) -> None:
+        """That job is on its way."""
         self._life.to(Phase.PREFILLING)
 
     def _tokens(self, leg: Leg, event: TokenEvent) -> TokenEvent | None:
@@ -157,7 +180,7 @@ class Attempt:
                 self._broken(leg, self._failure(leg, ending.error))
                 return None
 
-    def _parted(self, leg: Leg, parting: Lost | Stalled | Unsent) -> AttemptFailed:
+    def _parted(self, leg: Leg, parting: Lost | Stalled | Unsent | Left) -> AttemptFailed:
         """Whether a worker whose stream broke is dead is not known yet; one that stands still is not."""
         match parting:
             case Lost(error, absence):
@@ -166,6 +189,8 @@ class Attempt:
                 return AttemptFailed(error, leg.worker, Fault.CUT)
             case Unsent(error):
                 return AttemptFailed(error, leg.worker, Fault.AWAY)
+            case Left(error):
+                return AttemptFailed(error, leg.worker, Fault.MOVED)
 
     def _failure(self, leg: Leg, error: HeadraceError) -> AttemptFailed:
         """A worker that says it is lost (its engine died) is; for all else either end of a transfer may be to blame."""

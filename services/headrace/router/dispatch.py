@@ -19,7 +19,9 @@ from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute, choose
 from headrace.router.ledger import Ledger
 from headrace.router.policy import Policy
+from headrace.router.relocation import Relocation
 from headrace.router.run import Names, Run
+from headrace.router.shipping import ship
 from headrace.router.view import Ask, WorkerView
 
 Match = Callable[[Sequence[bytes]], Mapping[WorkerRef, int]]
@@ -49,7 +51,7 @@ class Dispatch:
         assert run.answer is not None
         tokens = (*run.prompt, *run.answer.tokens)
         names = Names(tokens, run.request.cache_salt)
-        key = run.key = JobKey(run.request.id, next(self._attempts))
+        key = run.key = self._key(run)
         ask = self._ask(run, len(tokens))
         # What was told of the prompt is not asked for again.
         sampling = replace(run.sampling, prompt_logprobs=None) if run.answer.tokens else run.sampling
@@ -75,6 +77,57 @@ class Dispatch:
             deadline=run.deadline,
         )
 
+    def leaving(self, worker: WorkerRef) -> bool:
+        """The worker has said that it is leaving."""
+        return any(state.draining for state in self._attachments.states if state.info.ref == worker)
+
+    def elsewhere(self, run: Run, worker: WorkerRef, room: int) -> bool:
+        """Whether the request would find a route without `worker` now, to one that has `room` credits."""
+        assert run.answer is not None
+        ask = self._without(worker, self._ask(run, len(run.prompt) + len(run.answer.tokens)))
+        views = self.views
+        route = choose(ask, views, {}, self._policy)
+        if not isinstance(route, Route):
+            return False
+        return all(view.credits >= room for view in views if view.state.info.ref == route.decode)
+
+    def shipment(self, run: Run, source: WorkerRef) -> Route | None:
+        """The route by which the answer, which stands on `source`, goes on elsewhere with its pages; None where that
+        cannot be now or costs more than computing them again."""
+        tokens = _with_kv(run)
+        ask = self._without(source, self._ask(run, len(tokens)))
+        views = self.views
+        hits = self._hits(ask, Names(tokens, run.request.cache_salt))
+        found = [view for view in views if view.state.info.ref == source]
+        return ship(ask, found[0], views, hits, self._policy) if found else None
+
+    def relocate(self, run: Run, source: Attempt, route: Route) -> Relocation:
+        """An attempt on a shipment's route, its credit spent."""
+        assert run.answer is not None
+        tokens = _with_kv(run)
+        key = run.key = self._key(run)
+        self._ledger.spend(key, route.decode, 0)
+        run.life.to(Phase.ROUTED)
+        run.routes.append(route)
+        names = Names(tokens, run.request.cache_salt).under(self._digest(route.decode))
+        return Relocation(
+            self._job(run, key, tokens, replace(run.sampling, prompt_logprobs=None), names),
+            route,
+            submit=self._attachments.submit,
+            ledger=self._ledger,
+            inbox=run.inbox,
+            life=run.life,
+            deadline=run.deadline,
+            source=source,
+            last_token=run.answer.tokens[-1],
+        )
+
+    def _key(self, run: Run) -> JobKey:
+        return JobKey(run.request.id, next(self._attempts))
+
+    def _without(self, worker: WorkerRef, ask: Ask) -> Ask:
+        return replace(ask, excluded=ask.excluded | {worker})
+
     def _ask(self, run: Run, tokens: int) -> Ask:
         # A caller without a limit wants what there is: the worker's context then ends the answer.
         limit = run.request.sampling.max_tokens
@@ -88,15 +141,17 @@ class Dispatch:
 
     def _route(self, key: JobKey, ask: Ask, names: Names, cache: bool) -> Route | NoRoute:
         """cache: the job will use cached prefixes."""
-        views = self.views
-        digests = {view.state.info.model_digest for view in views if view.state.info.model == ask.model}
-        hits: dict[WorkerRef, int] = {}
-        for digest in digests if cache else ():
-            hits.update(self._match(names.under(digest)[1]))
-        route = choose(ask, views, hits, self._policy)
+        route = choose(ask, self.views, self._hits(ask, names) if cache else {}, self._policy)
         if isinstance(route, Route):
             self._spend(key, ask, route)
         return route
+
+    def _hits(self, ask: Ask, names: Names) -> dict[WorkerRef, int]:
+        states = self._attachments.states
+        hits: dict[WorkerRef, int] = {}
+        for digest in {state.info.model_digest for state in states if state.info.model == ask.model}:
+            hits.update(self._match(names.under(digest)[1]))
+        return hits
 
     def _spend(self, key: JobKey, ask: Ask, route: Route) -> None:
         first = route.prefill or route.decode
@@ -133,3 +188,9 @@ class Dispatch:
     def _view(self, state: WorkerState) -> WorkerView:
         ref = state.info.ref
         return WorkerView(state, self._ledger.inflight(ref), self._ledger.cooling(ref))
+
+
+def _with_kv(run: Run) -> tuple[int, ...]:
+    """The tokens that have KV where the answer is written: all but its last."""
+    assert run.answer is not None
+    return (*run.prompt, *run.answer.tokens[:-1])

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from headrace.core.blocks import chain, root_hash
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import DeadlineExceeded, HeadraceError
 from headrace.core.generation import GenerateRequest
 from headrace.core.jobs import JobKey
 from headrace.core.resume import prompt_digest
@@ -22,7 +22,7 @@ from headrace.router.retries import Retries
 class Run:
     """deadline: loop time. alarm: ends the request when it has come. prompt, sampling, answer: set once the request
     is prepared. unread: the caller has a chunk and does not ask for the next. over: the error with which it ended
-    meanwhile, and that the caller has yet to be told."""
+    meanwhile, and that the caller has yet to be told. relieved: it has left a worker because that was crowded."""
 
     request: GenerateRequest
     model: ServedModel
@@ -40,11 +40,17 @@ class Run:
     outcome: str = "running"
     unread: bool = False
     over: HeadraceError | None = None
+    relieved: bool = False
 
     @property
     def fingerprint(self) -> tuple[str, bytes]:
         """What requests have in common that do the same to a worker."""
         return self.model.name, prompt_digest(self.prompt)
+
+    @property
+    def late(self) -> DeadlineExceeded:
+        """What its caller is told at the deadline."""
+        return DeadlineExceeded(f"The answer was not complete after {self.request.timeout_s:g} s.")
 
     def explanation(self) -> Explanation:
         """The request's life so far."""

@@ -13,6 +13,7 @@ from headrace.transfer.carrier import Side, TransferReport
 from headrace.transfer.link import Link
 from headrace.transfer.peers import Patience, Peers
 from headrace.transfer.slabs import SlabPool
+from headrace.transfer.throughput import Throughput
 from headrace.transfer.wire import HEADER_BYTES, Refusal
 
 
@@ -65,6 +66,7 @@ class Site:
     send_slabs: SlabPool
     receive_slabs: SlabPool
     peers: Peers
+    throughput: Throughput
     options: TransferOptions
     metrics: TransferMetrics
     report: Callable[[TransferReport], None]

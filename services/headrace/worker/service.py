@@ -17,6 +17,7 @@ from headrace.core.jobs import Command, JobKey, Outcome, Report, Welcome
 from headrace.engine.engine import Engine, StepOutput
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import MakeCarrier, TransferReport
+from headrace.worker.crowding import Crowding
 from headrace.worker.greeting import greet
 from headrace.worker.identity import Identity
 from headrace.worker.jobs import Leg, Station
@@ -42,7 +43,8 @@ class Worker:
     make_carrier: called once, by `start`. token: what routers must say, empty for none. publish: told on the event
     loop which hashes the prefix cache gained and lost; returns at once. check_after_s, stall_s: EngineLoop, Watchdog.
     Life: start -> announce -> attach ... -> [drain] -> [retire] -> stop. When `failed` resolves the worker is of no
-    more use: stop it and end the process.
+    more use: stop it and end the process. When `leaving` does a router asked it to retire within so many seconds (0:
+    within what is usual), and to end the process then.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Worker:
         self._publish = publish
         self._check_after_s = check_after_s
         self._watchdog = Watchdog(stall_s, metrics.stalled)
+        self._crowding = Crowding()
         self._size = JobSize()
         self._engine_load = Load(free_blocks=engine.info.num_blocks, total_blocks=engine.info.num_blocks)
         self._outboxes: set[Outbox] = set()
@@ -77,6 +80,7 @@ class Worker:
         """Open the carrier, then run the engine. Raises what opening the carrier raises; nothing is left then."""
         self._event_loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[BaseException] = self._event_loop.create_future()
+        self.leaving: asyncio.Future[float] = self._event_loop.create_future()
         self._carrier = self._make_carrier(self._engine.pages, self._on_report)
         await asyncio.to_thread(self._carrier.start)
         self._slabs = self._carrier.health.free_slabs  # nothing is under way yet
@@ -98,6 +102,7 @@ class Worker:
             info.layout.block_tokens,
             taking=lambda: not (self._draining or self._watchdog.obstacle),
             fatal=lambda: self._fatal,
+            leave=self._leave,
         )
         self._engine_loop.start()
 
@@ -128,9 +133,18 @@ class Worker:
 
     @property
     def load(self) -> Load:
-        quarantined = self._carrier.health.quarantined_slabs
+        health = self._carrier.health
+        quarantined = health.quarantined_slabs
+        load = replace(
+            self._engine_load,
+            quarantined_slabs=quarantined,
+            unready=self._watchdog.obstacle,
+            prefill_tokens_s=self._engine_loop.pace.prompt_tokens_s,
+            transfer_bytes_s=health.bytes_s,
+            crowded=self._crowding.crowded(self._event_loop.time()),
+        )
         return with_credits(
-            replace(self._engine_load, quarantined_slabs=quarantined, unready=self._watchdog.obstacle),
+            load,
             live=len(self._legs),
             max_jobs=self._engine.info.max_jobs,
             blocks_per_job=self._size.blocks,
@@ -148,6 +162,10 @@ class Worker:
             self._draining = True
             log.info("worker.drain", jobs=len(self._legs))
             self._tell_load(settled=True)
+
+    def _leave(self, grace_s: float) -> None:
+        if not self.leaving.done():
+            self.leaving.set_result(grace_s)
 
     async def drained(self) -> None:
         """Return once no job holds anything here."""
@@ -175,6 +193,7 @@ class Worker:
         info = self._known_info()
         outbox = Outbox(await greet(commands, self._token), self.load)
         self._outboxes.add(outbox)
+        self._tell_load(settled=False)  # one that comes late hears, too, that the worker is leaving
         log.info("router.attach", router=outbox.router)
         reader = asyncio.create_task(self._reception.serve(commands, outbox), name=f"attachment of {outbox.router}")
         try:
@@ -212,6 +231,7 @@ class Worker:
             self._publish(output.stored, output.evicted)
         self._engine_load = output.load
         self._watchdog.see(output)
+        self._crowding.see(output.displaced, self._event_loop.time())
         observe(self._metrics, output)
         self._tell_load(settled=output.idle)
 

@@ -113,7 +113,6 @@ FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     generation.ModelCard: {"created": st.integers(0, 2**62)},
     jobs.JobKey: {"request": st.text(min_size=1, max_size=12)},
     jobs.Job: {
-        "kind": st.sampled_from([kind for kind in jobs.JobKind if kind is not jobs.JobKind.EXPORT]),
         "tokens": TOKENS.filter(bool),
         "prompt_len": st.just(1),
         "timeout_s": SECONDS,
@@ -121,6 +120,7 @@ FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     },
     jobs.TokenEvent: {"token_ids": TOKENS},
     jobs.Activate: {"first_token": TOKEN},
+    jobs.Drain: {"grace_s": SECONDS},
 }
 
 

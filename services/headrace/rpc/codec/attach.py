@@ -1,7 +1,21 @@
 """Codec of the two streams of `Worker.Attach`: commands and reports."""
 
 from headrace.core.errors import InvalidRequest
-from headrace.core.jobs import Abort, Activate, Busy, Command, Events, Granted, Hello, Report, Submit, Welcome
+from headrace.core.jobs import (
+    Abort,
+    Activate,
+    Busy,
+    Command,
+    Drain,
+    Events,
+    Freeze,
+    Frozen,
+    Granted,
+    Hello,
+    Report,
+    Submit,
+    Welcome,
+)
 from headrace.rpc.codec.fleet import decode_info, decode_load, encode_info, encode_load
 from headrace.rpc.codec.jobs import (
     decode_ending,
@@ -15,7 +29,7 @@ from headrace.rpc.codec.jobs import (
     encode_ticket,
     encode_token_event,
 )
-from headrace.rpc.codec.values import part, refusing, token_ids
+from headrace.rpc.codec.values import grace, part, refusing, token_ids
 from headrace.rpc.v1 import worker_pb2 as pb
 
 
@@ -31,6 +45,10 @@ def encode_command(command: Command) -> pb.Command:
             return pb.Command(activate=pb.Activate(key=encode_key(key), first_token=token_id))
         case Abort(key):
             return pb.Command(abort=pb.Abort(key=encode_key(key)))
+        case Drain(grace_s):
+            return pb.Command(drain=pb.Drain(grace_s=grace_s))
+        case Freeze(key):
+            return pb.Command(freeze=pb.Freeze(key=encode_key(key)))
 
 
 def decode_command(message: pb.Command) -> Command:
@@ -44,6 +62,10 @@ def decode_command(message: pb.Command) -> Command:
             return Activate(decode_key(message.activate.key), token_id)
         case "abort":
             return Abort(decode_key(message.abort.key))
+        case "drain":
+            return Drain(grace(message.drain.grace_s))
+        case "freeze":
+            return Freeze(decode_key(message.freeze.key))
         case _:
             raise InvalidRequest("A command of a kind that this worker does not know.")
 
@@ -60,6 +82,8 @@ def encode_report(report: Report) -> pb.Report:
             return pb.Report(busy=pb.Busy(key=encode_key(key), retry_after_s=retry_after_s))
         case Events():
             return pb.Report(events=_encode_events(report))
+        case Frozen(key, tokens):
+            return pb.Report(frozen=pb.Frozen(key=encode_key(key), tokens=tokens))
 
 
 def decode_report(message: pb.Report) -> Report:
@@ -75,6 +99,8 @@ def decode_report(message: pb.Report) -> Report:
             return Busy(decode_key(message.busy.key), message.busy.retry_after_s)
         case "events":
             return _decode_events(message.events)
+        case "frozen":
+            return Frozen(decode_key(message.frozen.key), message.frozen.tokens)
         case _:
             raise InvalidRequest("A report of a kind that this router does not know.")
 

@@ -24,45 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bheadrace/rpc/v1/fleet.proto\x12\x0fheadrace.rpc.v1\"\x0f\n\rStatusRequest\"!\n\x0e\x45xplainRequest\x12\x0f\n\x07request\x18\x01 \x01(\t\"\x10\n\x0eMetricsRequest\"!\n\x0bMetricsText\x12\x12\n\nexposition\x18\x01 \x01(\t\"0\n\tWorkerRef\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"c\n\x08KvLayout\x12\x0e\n\x06layers\x18\x01 \x01(\r\x12\x10\n\x08kv_heads\x18\x02 \x01(\r\x12\x10\n\x08head_dim\x18\x03 \x01(\r\x12\x14\n\x0c\x62lock_tokens\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\"\xbb\x02\n\nWorkerInfo\x12\'\n\x03ref\x18\x01 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12#\n\x04role\x18\x02 \x01(\x0e\x32\x15.headrace.rpc.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x05 \x01(\x0c\x12)\n\x06layout\x18\x06 \x01(\x0b\x32\x19.headrace.rpc.v1.KvLayout\x12\x15\n\rmax_model_len\x18\x07 \x01(\r\x12\x12\n\nnum_blocks\x18\x08 \x01(\r\x12\x10\n\x08max_jobs\x18\t \x01(\r\x12\x0c\n\x04link\x18\n \x01(\t\x12\x14\n\x0c\x64\x61ta_address\x18\x0b \x01(\t\x12\x10\n\x08protocol\x18\x0c \x01(\r\x12\x0b\n\x03pid\x18\r \x01(\r\"\xa7\x01\n\x04Load\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x13\n\x0b\x66ree_blocks\x18\x03 \x01(\r\x12\x14\n\x0ctotal_blocks\x18\x04 \x01(\r\x12\x15\n\rcached_blocks\x18\x05 \x01(\r\x12\x0f\n\x07\x63redits\x18\x06 \x01(\r\x12\x19\n\x11quarantined_slabs\x18\x07 \x01(\r\x12\x0f\n\x07unready\x18\x08 \x01(\t\"\x81\x01\n\x0bWorkerState\x12)\n\x04info\x18\x01 \x01(\x0b\x32\x1b.headrace.rpc.v1.WorkerInfo\x12#\n\x04load\x18\x02 \x01(\x0b\x32\x15.headrace.rpc.v1.Load\x12\x10\n\x08\x61ttached\x18\x03 \x01(\x08\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\"\x8f\x01\n\x0b\x46leetStatus\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12-\n\x07workers\x18\x03 \x03(\x0b\x32\x1c.headrace.rpc.v1.WorkerState\x12\x18\n\x10requests_running\x18\x04 \x01(\r\x12\x18\n\x10requests_waiting\x18\x05 \x01(\r\"\xd2\x01\n\tCandidate\x12*\n\x06worker\x18\x01 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12#\n\x04role\x18\x02 \x01(\x0e\x32\x15.headrace.rpc.v1.Role\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x0f\n\x07running\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x0f\n\x07\x63redits\x18\x06 \x01(\r\x12\r\n\x05score\x18\x07 \x01(\x01\x12\x0e\n\x06\x63hosen\x18\x08 \x01(\x08\x12\x0b\n\x03why\x18\t \x01(\t\"\xd2\x01\n\x05Route\x12*\n\x06\x64\x65\x63ode\x18\x01 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12+\n\x07prefill\x18\x02 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x18\n\x10\x65xpected_ttft_ms\x18\x04 \x01(\x01\x12.\n\ncandidates\x18\x05 \x03(\x0b\x32\x1a.headrace.rpc.v1.Candidate\x12\x0f\n\x07reasons\x18\x06 \x03(\t\"g\n\nTransition\x12&\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0e\x32\x16.headrace.rpc.v1.Phase\x12%\n\x05\x61\x66ter\x18\x02 \x01(\x0e\x32\x16.headrace.rpc.v1.Phase\x12\n\n\x02\x61t\x18\x03 \x01(\x01\"\xe5\x01\n\x0b\x45xplanation\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12&\n\x06routes\x18\x04 \x03(\x0b\x32\x16.headrace.rpc.v1.Route\x12\x30\n\x0btransitions\x18\x05 \x03(\x0b\x32\x1b.headrace.rpc.v1.Transition\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x1c\n\x14\x61\x63tual_cached_tokens\x18\x07 \x01(\r\x12\x16\n\x0e\x61\x63tual_ttft_ms\x18\x08 \x01(\x01*O\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n\x0cROLE_PREFILL\x10\x01\x12\x0f\n\x0bROLE_DECODE\x10\x02\x12\x0e\n\nROLE_LOCAL\x10\x03*\xe4\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_RECEIVED\x10\x01\x12\x10\n\x0cPHASE_ROUTED\x10\x02\x12\x11\n\rPHASE_GRANTED\x10\x03\x12\x14\n\x10PHASE_PREFILLING\x10\x04\x12\x16\n\x12PHASE_TRANSFERRING\x10\x05\x12\x12\n\x0ePHASE_DECODING\x10\x06\x12\x12\n\x0ePHASE_DRAINING\x10\x07\x12\x0e\n\nPHASE_DONE\x10\x08\x12\x10\n\x0cPHASE_FAILED\x10\t\x12\x13\n\x0fPHASE_CANCELLED\x10\n2\xe3\x01\n\x05\x46leet\x12\x46\n\x06Status\x12\x1e.headrace.rpc.v1.StatusRequest\x1a\x1c.headrace.rpc.v1.FleetStatus\x12H\n\x07\x45xplain\x12\x1f.headrace.rpc.v1.ExplainRequest\x1a\x1c.headrace.rpc.v1.Explanation\x12H\n\x07Metrics\x12\x1f.headrace.rpc.v1.MetricsRequest\x1a\x1c.headrace.rpc.v1.MetricsTextb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bheadrace/rpc/v1/fleet.proto\x12\x0fheadrace.rpc.v1\"\x0f\n\rStatusRequest\"!\n\x0e\x45xplainRequest\x12\x0f\n\x07request\x18\x01 \x01(\t\"/\n\x0c\x44rainRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"\x10\n\x0eMetricsRequest\"!\n\x0bMetricsText\x12\x12\n\nexposition\x18\x01 \x01(\t\"0\n\tWorkerRef\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"c\n\x08KvLayout\x12\x0e\n\x06layers\x18\x01 \x01(\r\x12\x10\n\x08kv_heads\x18\x02 \x01(\r\x12\x10\n\x08head_dim\x18\x03 \x01(\r\x12\x14\n\x0c\x62lock_tokens\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\"\xbb\x02\n\nWorkerInfo\x12\'\n\x03ref\x18\x01 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12#\n\x04role\x18\x02 \x01(\x0e\x32\x15.headrace.rpc.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x05 \x01(\x0c\x12)\n\x06layout\x18\x06 \x01(\x0b\x32\x19.headrace.rpc.v1.KvLayout\x12\x15\n\rmax_model_len\x18\x07 \x01(\r\x12\x12\n\nnum_blocks\x18\x08 \x01(\r\x12\x10\n\x08max_jobs\x18\t \x01(\r\x12\x0c\n\x04link\x18\n \x01(\t\x12\x14\n\x0c\x64\x61ta_address\x18\x0b \x01(\t\x12\x10\n\x08protocol\x18\x0c \x01(\r\x12\x0b\n\x03pid\x18\r \x01(\r\"\xec\x01\n\x04Load\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x13\n\x0b\x66ree_blocks\x18\x03 \x01(\r\x12\x14\n\x0ctotal_blocks\x18\x04 \x01(\r\x12\x15\n\rcached_blocks\x18\x05 \x01(\r\x12\x0f\n\x07\x63redits\x18\x06 \x01(\r\x12\x19\n\x11quarantined_slabs\x18\x07 \x01(\r\x12\x0f\n\x07unready\x18\x08 \x01(\t\x12\x18\n\x10prefill_tokens_s\x18\t \x01(\x01\x12\x18\n\x10transfer_bytes_s\x18\n \x01(\x01\x12\x0f\n\x07\x63rowded\x18\x0b \x03(\t\"\x81\x01\n\x0bWorkerState\x12)\n\x04info\x18\x01 \x01(\x0b\x32\x1b.headrace.rpc.v1.WorkerInfo\x12#\n\x04load\x18\x02 \x01(\x0b\x32\x15.headrace.rpc.v1.Load\x12\x10\n\x08\x61ttached\x18\x03 \x01(\x08\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\"\x8f\x01\n\x0b\x46leetStatus\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12-\n\x07workers\x18\x03 \x03(\x0b\x32\x1c.headrace.rpc.v1.WorkerState\x12\x18\n\x10requests_running\x18\x04 \x01(\r\x12\x18\n\x10requests_waiting\x18\x05 \x01(\r\"\xd2\x01\n\tCandidate\x12*\n\x06worker\x18\x01 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12#\n\x04role\x18\x02 \x01(\x0e\x32\x15.headrace.rpc.v1.Role\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x0f\n\x07running\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x0f\n\x07\x63redits\x18\x06 \x01(\r\x12\r\n\x05score\x18\x07 \x01(\x01\x12\x0e\n\x06\x63hosen\x18\x08 \x01(\x08\x12\x0b\n\x03why\x18\t \x01(\t\"\xd2\x01\n\x05Route\x12*\n\x06\x64\x65\x63ode\x18\x01 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12+\n\x07prefill\x18\x02 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x18\n\x10\x65xpected_ttft_ms\x18\x04 \x01(\x01\x12.\n\ncandidates\x18\x05 \x03(\x0b\x32\x1a.headrace.rpc.v1.Candidate\x12\x0f\n\x07reasons\x18\x06 \x03(\t\"g\n\nTransition\x12&\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0e\x32\x16.headrace.rpc.v1.Phase\x12%\n\x05\x61\x66ter\x18\x02 \x01(\x0e\x32\x16.headrace.rpc.v1.Phase\x12\n\n\x02\x61t\x18\x03 \x01(\x01\"\xe5\x01\n\x0b\x45xplanation\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12&\n\x06routes\x18\x04 \x03(\x0b\x32\x16.headrace.rpc.v1.Route\x12\x30\n\x0btransitions\x18\x05 \x03(\x0b\x32\x1b.headrace.rpc.v1.Transition\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x1c\n\x14\x61\x63tual_cached_tokens\x18\x07 \x01(\r\x12\x16\n\x0e\x61\x63tual_ttft_ms\x18\x08 \x01(\x01*O\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n\x0cROLE_PREFILL\x10\x01\x12\x0f\n\x0bROLE_DECODE\x10\x02\x12\x0e\n\nROLE_LOCAL\x10\x03*\xe4\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_RECEIVED\x10\x01\x12\x10\n\x0cPHASE_ROUTED\x10\x02\x12\x11\n\rPHASE_GRANTED\x10\x03\x12\x14\n\x10PHASE_PREFILLING\x10\x04\x12\x16\n\x12PHASE_TRANSFERRING\x10\x05\x12\x12\n\x0ePHASE_DECODING\x10\x06\x12\x12\n\x0ePHASE_DRAINING\x10\x07\x12\x0e\n\nPHASE_DONE\x10\x08\x12\x10\n\x0cPHASE_FAILED\x10\t\x12\x13\n\x0fPHASE_CANCELLED\x10\n2\xa9\x02\n\x05\x46leet\x12\x46\n\x06Status\x12\x1e.headrace.rpc.v1.StatusRequest\x1a\x1c.headrace.rpc.v1.FleetStatus\x12H\n\x07\x45xplain\x12\x1f.headrace.rpc.v1.ExplainRequest\x1a\x1c.headrace.rpc.v1.Explanation\x12H\n\x07Metrics\x12\x1f.headrace.rpc.v1.MetricsRequest\x1a\x1c.headrace.rpc.v1.MetricsText\x12\x44\n\x05\x44rain\x12\x1d.headrace.rpc.v1.DrainRequest\x1a\x1c.headrace.rpc.v1.WorkerStateb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.rpc.v1.fleet_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=1833
-  _globals['_ROLE']._serialized_end=1912
-  _globals['_PHASE']._serialized_start=1915
-  _globals['_PHASE']._serialized_end=2143
+  _globals['_ROLE']._serialized_start=1951
+  _globals['_ROLE']._serialized_end=2030
+  _globals['_PHASE']._serialized_start=2033
+  _globals['_PHASE']._serialized_end=2261
   _globals['_STATUSREQUEST']._serialized_start=48
   _globals['_STATUSREQUEST']._serialized_end=63
   _globals['_EXPLAINREQUEST']._serialized_start=65
   _globals['_EXPLAINREQUEST']._serialized_end=98
-  _globals['_METRICSREQUEST']._serialized_start=100
-  _globals['_METRICSREQUEST']._serialized_end=116
-  _globals['_METRICSTEXT']._serialized_start=118
-  _globals['_METRICSTEXT']._serialized_end=151
-  _globals['_WORKERREF']._serialized_start=153
-  _globals['_WORKERREF']._serialized_end=201
-  _globals['_KVLAYOUT']._serialized_start=203
-  _globals['_KVLAYOUT']._serialized_end=302
-  _globals['_WORKERINFO']._serialized_start=305
-  _globals['_WORKERINFO']._serialized_end=620
-  _globals['_LOAD']._serialized_start=623
-  _globals['_LOAD']._serialized_end=790
-  _globals['_WORKERSTATE']._serialized_start=793
-  _globals['_WORKERSTATE']._serialized_end=922
-  _globals['_FLEETSTATUS']._serialized_start=925
-  _globals['_FLEETSTATUS']._serialized_end=1068
-  _globals['_CANDIDATE']._serialized_start=1071
-  _globals['_CANDIDATE']._serialized_end=1281
-  _globals['_ROUTE']._serialized_start=1284
-  _globals['_ROUTE']._serialized_end=1494
-  _globals['_TRANSITION']._serialized_start=1496
-  _globals['_TRANSITION']._serialized_end=1599
-  _globals['_EXPLANATION']._serialized_start=1602
-  _globals['_EXPLANATION']._serialized_end=1831
-  _globals['_FLEET']._serialized_start=2146
-  _globals['_FLEET']._serialized_end=2373
+  _globals['_DRAINREQUEST']._serialized_start=100
+  _globals['_DRAINREQUEST']._serialized_end=147
+  _globals['_METRICSREQUEST']._serialized_start=149
+  _globals['_METRICSREQUEST']._serialized_end=165
+  _globals['_METRICSTEXT']._serialized_start=167
+  _globals['_METRICSTEXT']._serialized_end=200
+  _globals['_WORKERREF']._serialized_start=202
+  _globals['_WORKERREF']._serialized_end=250
+  _globals['_KVLAYOUT']._serialized_start=252
+  _globals['_KVLAYOUT']._serialized_end=351
+  _globals['_WORKERINFO']._serialized_start=354
+  _globals['_WORKERINFO']._serialized_end=669
+  _globals['_LOAD']._serialized_start=672
+  _globals['_LOAD']._serialized_end=908
+  _globals['_WORKERSTATE']._serialized_start=911
+  _globals['_WORKERSTATE']._serialized_end=1040
+  _globals['_FLEETSTATUS']._serialized_start=1043
+  _globals['_FLEETSTATUS']._serialized_end=1186
+  _globals['_CANDIDATE']._serialized_start=1189
+  _globals['_CANDIDATE']._serialized_end=1399
+  _globals['_ROUTE']._serialized_start=1402
+  _globals['_ROUTE']._serialized_end=1612
+  _globals['_TRANSITION']._serialized_start=1614
+  _globals['_TRANSITION']._serialized_end=1717
+  _globals['_EXPLANATION']._serialized_start=1720
+  _globals['_EXPLANATION']._serialized_end=1949
+  _globals['_FLEET']._serialized_start=2264
+  _globals['_FLEET']._serialized_end=2561
 # @@protoc_insertion_point(module_scope)
