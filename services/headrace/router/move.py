@@ -117,8 +117,8 @@ class Mover:
                 return
 
     def _on(self, worker: WorkerRef) -> list[Run]:
-        """Runs whose answer is written there and that nobody told to leave."""
-        return [
+        """Runs whose answer is written there and that are not on their way; those last that were and did not get on."""
+        staying = [
             run
             for run in self._runs()
             if run.attempt is not None
@@ -126,11 +126,13 @@ class Mover:
             and run.request.id not in self._trips
             and not run.life.ended
         ]
+        return sorted(staying, key=lambda run: run.asked_to_move)
 
     def _ask(self, run: Run, move: Move) -> None:
         assert run.attempt is not None
         alarm = asyncio.get_running_loop().call_later(self._move_s, self._overdue, run, move)
         self._trips[run.request.id] = _Trip(move.worker, run.attempt, alarm)
+        run.asked_to_move += 1
         log.info("request.moves", request=run.request.id, worker=str(move.worker), with_pages=move.with_pages)
         run.inbox.put_nowait(Notice(None, move))
 

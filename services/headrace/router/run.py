@@ -22,7 +22,8 @@ from headrace.router.retries import Retries
 class Run:
     """deadline: loop time. alarm: ends the request when it has come. prompt, sampling, answer: set once the request
     is prepared. unread: the caller has a chunk and does not ask for the next. over: the error with which it ended
-    meanwhile, and that the caller has yet to be told. relieved: it has left a worker because that was crowded."""
+    meanwhile, and that the caller has yet to be told. relieved: it has left a worker because that was crowded.
+    asked_to_move: how often it was told to leave one."""
 
     request: GenerateRequest
     model: ServedModel
@@ -41,6 +42,7 @@ class Run:
     unread: bool = False
     over: HeadraceError | None = None
     relieved: bool = False
+    asked_to_move: int = 0
 
     @property
     def fingerprint(self) -> tuple[str, bytes]:
