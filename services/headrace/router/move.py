@@ -90,7 +90,7 @@ class Mover:
             if state is not None and state.attached and state.draining:
                 self._empty_out(worker)
             elif state is not None and state.attached and state.load.crowded:
-                self._relieve(worker, frozenset(state.load.crowded))
+                self._relieve(worker, state.load.crowded)
             else:
                 self._plights.discard(worker)
                 self._relieved_at.pop(worker, None)
@@ -102,19 +102,22 @@ class Mover:
                 return
             self._ask(run, Move(worker, with_pages=True))
 
-    def _relieve(self, worker: WorkerRef, crowded: frozenset[str]) -> None:
-        """One of the requests whose jobs lost their pages: there is nothing there to take along. Each leaves once."""
+    def _relieve(self, worker: WorkerRef, crowded: Sequence[str]) -> None:
+        """One of the requests whose jobs lost their pages: there is nothing there to take along. Each leaves once.
+
+        crowded: their ids, the one that would be served last first.
+        """
         loop = asyncio.get_running_loop()
         wait_s = self._relieved_at.get(worker, -self._relief_s) + self._relief_s - loop.time()
         if wait_s > 0:
             loop.call_later(wait_s, self.wake)
             return
-        for run in self._on(worker):
-            if run.request.id in crowded and not run.relieved and self._elsewhere(run, worker, ROOM):
-                self._relieved_at[worker] = loop.time()
-                run.relieved = True
-                self._ask(run, Move(worker, room=ROOM))
-                return
+        there = {run.request.id: run for run in self._on(worker) if not run.relieved}
+        run = next((there[request] for request in crowded if request in there), None)
+        if run is not None and self._elsewhere(run, worker, ROOM):
+            self._relieved_at[worker] = loop.time()
+            run.relieved = True
+            self._ask(run, Move(worker, room=ROOM))
 
     def _on(self, worker: WorkerRef) -> list[Run]:
         """Runs whose answer is written there and that are not on their way; those last that were and did not get on."""
