@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from fixtures.cluster import Cluster, running
 from fixtures.streams import Answer, listen
 from test_faults import body, client_of
@@ -45,7 +45,7 @@ async def ask_on(cluster: Cluster, seed: int, over: asyncio.Event, begun: asynci
 
 
 async def test_a_rolling_restart_loses_and_alters_nothing(
-    tmp_path: Path, record_property: pytest.RecordProperty
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with running(tmp_path, *ARGUMENTS, link="tcp") as cluster:
         over, begun = asyncio.Event(), [asyncio.Event() for _ in range(STREAMS)]

@@ -5,14 +5,14 @@ Knows jobs, grants and activations; knows no text, and does not decide whether t
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
 from headrace.core.errors import HeadraceError, InternalError, Overloaded, WorkerLost
 from headrace.core.fleet import WorkerRef
 from headrace.core.generation import FinishReason
-from headrace.core.jobs import Busy, Ending, Frozen, Granted, Job, JobKind, Outcome, TokenEvent
+from headrace.core.jobs import Busy, Ending, Frozen, Granted, Job, JobKey, JobKind, Outcome, TokenEvent
 from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
 from headrace.core.ticket import Ticket
@@ -29,9 +29,17 @@ Submit = Callable[[WorkerRef, Job, Inbox], Leg]
 _FINISH = {Outcome.STOP: FinishReason.STOP, Outcome.LENGTH: FinishReason.LENGTH}
 
 
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """How an answer goes on elsewhere with its pages. key: of the attempt, for which the credit is spent."""
+
+    key: JobKey
+    route: Route
+
+
 class Attempt:
     """job: the request as one local job. deadline: loop time by which the request must have ended, begun:
-    when the attempt was made. freezing: its answer was told to stop where it stands."""
+    when the attempt was made. shipment: its answer was told to stop where it stands, and is to go on by this."""
 
     def __init__(
         self, job: Job, route: Route, *, submit: Submit, ledger: Ledger, inbox: Inbox, life: Life, deadline: float
@@ -48,7 +56,7 @@ class Attempt:
         self._decode: Leg | None = None
         self._decoding = False
         self._got_first = False
-        self.freezing = False
+        self.shipment: Shipment | None = None
 
     @property
     def granted(self) -> bool:
@@ -104,11 +112,12 @@ class Attempt:
             self._decode.activate(token)
         self._got_first = True
 
-    def freeze(self) -> None:
-        """Have the answer stop where it stands, with its pages; Frozen or an ending comes."""
-        if self._decode is not None and not self.freezing:
-            self.freezing = True
-            self._decode.freeze()
+    def freeze(self, shipment: Shipment) -> None:
+        """Have the answer stop where it stands, with its pages; Frozen or an ending comes. The shipment's credit is
+        given back with the attempt, unless another has taken it over."""
+        assert self._decode is not None
+        self.shipment = shipment
+        self._decode.freeze()
 
     def silent(self) -> AttemptFailed:
         """The failure that stands for a decode worker which did not answer its submit in time: it has begun nothing."""
@@ -121,6 +130,8 @@ class Attempt:
             if leg is not None:
                 leg.abort()
         self._ledger.release(self._job.key)
+        if self.shipment is not None:
+            self._ledger.release(self.shipment.key)
 
     async def drained(self, seconds: float) -> None:
         """After `close`: both workers have said that the job is over, or `seconds` passed."""

@@ -14,7 +14,7 @@ from headrace.core.route import Route
 from headrace.core.sampling import SamplingParams
 from headrace.router.admission import Admission
 from headrace.router.attachments import Attachments
-from headrace.router.attempt import Attempt
+from headrace.router.attempt import Attempt, Shipment
 from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute, choose
 from headrace.router.ledger import Ledger
@@ -91,22 +91,27 @@ class Dispatch:
             return False
         return all(view.credits >= room for view in views if view.state.info.ref == route.decode)
 
-    def shipment(self, run: Run, source: WorkerRef) -> Route | None:
-        """The route by which the answer, which stands on `source`, goes on elsewhere with its pages; None where that
-        cannot be now or costs more than computing them again."""
+    def shipment(self, run: Run, source: WorkerRef) -> Shipment | None:
+        """The way by which the answer, which is written on `source`, goes on elsewhere with its pages, its credit
+        spent; None where that cannot be now or costs more than computing them again."""
         tokens = _with_kv(run)
         ask = self._without(source, self._ask(run, len(tokens)))
         views = self.views
         hits = self._hits(ask, Names(tokens, run.request.cache_salt))
         found = [view for view in views if view.state.info.ref == source]
-        return ship(ask, found[0], views, hits, self._policy) if found else None
-
-    def relocate(self, run: Run, source: Attempt, route: Route) -> Relocation:
-        """An attempt on a shipment's route, its credit spent."""
-        assert run.answer is not None
-        tokens = _with_kv(run)
-        key = run.key = self._key(run)
+        route = ship(ask, found[0], views, hits, self._policy) if found else None
+        if route is None:
+            return None
+        key = self._key(run)
         self._ledger.spend(key, route.decode, 0)
+        return Shipment(key, route)
+
+    def relocate(self, run: Run, source: Attempt) -> Relocation:
+        """The attempt by which the answer of `source`, which stands still, takes its shipment."""
+        assert run.answer is not None
+        assert source.shipment is not None
+        tokens, key, route = _with_kv(run), source.shipment.key, source.shipment.route
+        run.key, source.shipment = key, None
         run.life.to(Phase.ROUTED)
         run.routes.append(route)
         names = Names(tokens, run.request.cache_salt).under(self._digest(route.decode))

@@ -30,13 +30,13 @@ class Migration:
         coming = isinstance(attempt, Relocation) and attempt.waits_for(worker)
         if attempt is None or not (coming or attempt.route.decode == worker):
             self._mover.settled(run)
-        elif coming or attempt.freezing:
+        elif coming or attempt.shipment is not None:
             if not move.with_pages:
                 raise _moved(worker, attempt.route.decode)
         elif not self._dispatch.elsewhere(run, worker, move.room):
             self._mover.settled(run)
-        elif move.with_pages and attempt.decoding and self._dispatch.shipment(run, worker) is not None:
-            attempt.freeze()
+        elif move.with_pages and attempt.decoding and (shipment := self._dispatch.shipment(run, worker)):
+            attempt.freeze(shipment)
         else:
             raise _moved(worker)
 
@@ -47,11 +47,10 @@ class Migration:
         assert run.answer is not None
         source = attempt.route.decode
         # The last token has no KV, one that waited for pages has none at all.
-        whole = bool(run.answer.tokens) and frozen.tokens == len(run.prompt) + len(run.answer.tokens) - 1
-        route = self._dispatch.shipment(run, source) if whole else None
-        if route is None:
+        whole = frozen.tokens == len(run.prompt) + len(run.answer.tokens) - 1
+        if attempt.shipment is None or not whole:
             raise _moved(source)
-        run.attempt = self._dispatch.relocate(run, attempt, route)
+        run.attempt = self._dispatch.relocate(run, attempt)
         self._account.relocated(run, source)
         run.attempt.start()
 

@@ -193,12 +193,21 @@ async def test_answers_end_where_they_are_while_nobody_else_has_room() -> None:
         new = ScriptedWorker(worker_info("l2", Role.LOCAL, max_jobs=1))
         filled = new.gate("token 0")
         other = asyncio.create_task(collect(toy, ask("other")))
+        await toy.status_when(lambda status: status.requests_waiting == 1)
         await toy.join(new)
         await new.passed("token 0")
         assert [job.key.request for job in new.submits] == ["other"]
         assert old.aborts == []
+        resting = new.gate("activate")
         filled.set()
-        for answer in (first, second, other):
+        await other
+        # Then one goes on there, and the other one is not stopped before there is room for it.
+        await new.passed("activate")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert (len(new.submits), len(old.frozen)) == (2, 1)
+        resting.set()
+        for answer in (first, second):
             assert ids(await answer) == expected(3, 6)
         assert len(new.submits) == 3
         await toy.quiet()

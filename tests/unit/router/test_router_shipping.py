@@ -69,7 +69,7 @@ def test_the_slower_end_says_how_fast_pages_travel() -> None:
 def test_ends_that_measured_nothing_are_taken_for_like_the_others() -> None:
     local = view(worker_info("l1", L), prefill_tokens_s=TOKENS)
     for speed, sent in ((2.0, True), (0.5, False)):
-        other = view(worker_info("p1", P), transfer_bytes_s=BYTES * speed, credits=0)
+        other = view(worker_info("l2", L), transfer_bytes_s=BYTES * speed, credits=0)
         assert (shipped(local, other) is not None) is sent
 
 
