@@ -6,16 +6,15 @@ wrong costs no retry, because the request can still go on without the pages.
 
 from dataclasses import replace
 
-from headrace.core.errors import HeadraceError, WorkerLost
 from headrace.core.fleet import WorkerRef
 from headrace.core.generation import FinishReason
-from headrace.core.jobs import Ending, Granted, Job, JobKind, Outcome, TokenEvent
+from headrace.core.jobs import Frozen, Granted, Job, JobKind, TokenEvent
 from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
 from headrace.core.ticket import Ticket
 from headrace.router.attempt import Attempt, Submit
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Leg
+from headrace.router.leg import Inbox, Notice
 from headrace.router.life import Life
 from headrace.router.retries import AttemptFailed, Fault
 
@@ -41,6 +40,15 @@ class Relocation(Attempt):
         self._source = source
         self._last_token = last_token
 
+    def take(self, notice: Notice) -> TokenEvent | FinishReason | Frozen | None:
+        try:
+            heard = super().take(notice)
+        except AttemptFailed as failure:
+            raise _without_pages(failure) from failure
+        if self.decoding:
+            self._source.close()
+        return heard
+
     def silent(self) -> AttemptFailed:
         return _without_pages(super().silent())
 
@@ -54,7 +62,7 @@ class Relocation(Attempt):
 
     def waits_for(self, worker: WorkerRef) -> bool:
         """Whether pages of `worker` are still to come."""
-        return worker == self.route.prefill and not self._decoding
+        return worker == self.route.prefill and not self.decoding
 
     def _sending(self, ticket: Ticket) -> Job:
         return replace(super()._sending(ticket), kind=JobKind.EXPORT)
@@ -65,21 +73,6 @@ class Relocation(Attempt):
     def _grant(self, granted: Granted) -> None:
         super()._grant(granted)
         self.go_on(self._last_token)
-
-    def _tokens(self, leg: Leg, event: TokenEvent) -> TokenEvent | None:
-        if not self._decoding:
-            self._source.close()
-        return super()._tokens(leg, event)
-
-    def _ended(self, leg: Leg, ending: Ending) -> FinishReason | None:
-        if ending.outcome is Outcome.ABORTED:
-            error = WorkerLost(f"Worker {leg.worker} gave the request up.")
-            self._broken(leg, AttemptFailed(error, leg.worker, Fault.MOVED))
-            return None
-        return super()._ended(leg, ending)
-
-    def _failure(self, leg: Leg, error: HeadraceError) -> AttemptFailed:
-        return _without_pages(super()._failure(leg, error))
 
 
 def _without_pages(failure: AttemptFailed) -> AttemptFailed:
