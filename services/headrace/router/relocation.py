@@ -44,7 +44,7 @@ class Relocation(Attempt):
         try:
             heard = super().take(notice)
         except AttemptFailed as failure:
-            raise _without_pages(failure) from failure
+            raise _without_pages(failure) from None
         if self.decoding:
             self._source.close()
         return heard
