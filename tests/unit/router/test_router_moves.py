@@ -250,7 +250,7 @@ async def test_prompts_that_a_draining_worker_reads_are_handed_over() -> None:
         workers = [toy.worker(name) for name in ("p1", "p2")]
         gates = [worker.gate("token 0") for worker in workers]
         asking = asyncio.create_task(collect(toy, ask()))
-        await toy.until(lambda: any(worker.submits for worker in workers))
+        await toy.until(lambda: any(worker._passed["token 0"] for worker in workers))
         reader = next(worker for worker in workers if worker.submits)
         reader.report_load(draining=True)
         await toy.status_when(lambda status: any(worker.draining for worker in status.workers))
