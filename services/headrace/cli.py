@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
     "chat": (config.ChatConfig, "headrace.bootstrap.terminal:run_chat"),
     "status": (config.StatusConfig, "headrace.bootstrap.terminal:run_status"),
     "explain": (config.ExplainConfig, "headrace.bootstrap.terminal:run_explain"),
+    "drain": (config.DrainConfig, "headrace.bootstrap.terminal:run_drain"),
     "models": (config.ModelsConfig, "headrace.bootstrap.terminal:run_models"),
     "health": (config.HealthConfig, "headrace.bootstrap.terminal:run_health"),
 }

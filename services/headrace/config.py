@@ -227,6 +227,14 @@ class ExplainConfig(ClientConfig):
     json_output: bool = Field(False, alias="json", description="print JSON")
 
 
+class DrainConfig(ClientConfig):
+    """Have a worker give its requests to others and leave; what supervises it starts it again."""
+
+    worker: CliPositionalArg[str] = Field(description="its name, or name@incarnation, as `headrace status` shows it")
+    grace_s: float = Field(0.0, ge=0, le=86400, description="what its requests get; 0: the worker's own --drain-s")
+    timeout_s: float = Field(120.0, ge=0, description="longest wait for it to leave; 0: do not wait")
+
+
 class HealthConfig(BaseSettings):
     """Ask one process whether it is well: exit code 0 if it is, 1 if not."""
 

@@ -825,6 +825,36 @@ class TestSharing:
         assert engine.add(make_job("e", prompt(1, 90), JobKind.DECODE)).resident_tokens == 64
 
 
+class TestLoad:
+    def test_what_lost_its_pages_is_named_until_it_has_some_again(self, build: Build) -> None:
+        jobs = [make_job(f"j{index}", prompt(index, 30), max_tokens=50) for index in range(4)]
+        engine, trace = build(blocks=10, max_model_len=128), Trace()
+        for job in jobs:
+            engine.add(job)
+        for step in trace.run(engine).steps:
+            assert not set(step.displaced) & {one.key for one in step.sampled}
+            assert len(step.displaced) >= step.preempted
+        assert any(step.displaced for step in trace.steps)
+        assert trace.steps[-1].displaced == ()
+
+    def test_what_waits_for_its_first_pages_is_not_displaced(self, build: Build) -> None:
+        engine, trace = build(blocks=10, max_model_len=128), Trace()
+        for index in range(4):
+            engine.add(make_job(f"j{index}", prompt(index, 100), max_tokens=2))
+        assert all(step.displaced == () for step in trace.run(engine).steps)
+
+    def test_prompts_are_counted_where_they_are_computed(self, build: Build) -> None:
+        """A page that is cached is not; a stream's token is no prompt's."""
+        engine, trace = build(), Trace()
+        engine.add(make_job("a", prompt(1, 50), max_tokens=5))
+        trace.run(engine)
+        assert sum(step.prompt_tokens for step in trace.steps) == 50
+        before = len(trace.steps)
+        engine.add(make_job("b", prompt(1, 70), max_tokens=5))
+        trace.run(engine)
+        assert 0 < sum(step.prompt_tokens for step in trace.steps[before:]) <= 70 - 48
+
+
 class TestLogprobs:
     def test_every_token_brings_its_own_once_preempted_or_not(self, build: Build) -> None:
         jobs = [make_job(f"j{index}", prompt(index, 30), max_tokens=50, logprobs=3) for index in range(4)]

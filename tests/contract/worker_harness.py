@@ -17,6 +17,7 @@ from headrace.core.jobs import (
     Committed,
     Ending,
     Events,
+    Frozen,
     Granted,
     Hello,
     Job,
@@ -205,6 +206,7 @@ class Heard:
     granted: dict[JobKey, Granted] = field(default_factory=dict)
     committed: dict[JobKey, Committed] = field(default_factory=dict)
     busy: dict[JobKey, Busy] = field(default_factory=dict)
+    frozen: dict[JobKey, int] = field(default_factory=dict)
     tokens: dict[JobKey, list[int]] = field(default_factory=lambda: defaultdict(list))
     cached: dict[JobKey, int] = field(default_factory=dict)
     endings: dict[JobKey, list[Ending]] = field(default_factory=lambda: defaultdict(list))
@@ -278,9 +280,13 @@ class Router:
                 heard.committed[report.key] = report
             case Busy():
                 heard.busy[report.key] = report
+            case Frozen(key, tokens):
+                assert key not in heard.frozen
+                heard.frozen[key] = tokens
             case Events():
                 for event in report.tokens:
                     assert not heard.endings[event.key], "tokens after the ending"
+                    assert event.key not in heard.frozen, "tokens of what stands still"
                     heard.cached.setdefault(event.key, event.cached_tokens)
                     heard.tokens[event.key] += event.token_ids
                 for ending in report.endings:

@@ -86,7 +86,7 @@ async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
         kept.append(_keep(closing, "publisher", publisher.run()))
         closing.push_async_callback(retire, worker, server, config.drain_s)
         kept.append(_keep(closing, "readiness", _be_ready(worker, server, lease, info, without_secrets(redis_url))))
-        return await until_over(stop, worker.failed, kept)
+        return await until_over(stop, worker.failed, kept, worker.leaving)
 
 
 def _load(config: WorkerConfig) -> tuple[str, Engine, "Ranks | None"]:
@@ -186,9 +186,10 @@ async def _be_ready(worker: Worker, server: Server, lease: Lease, info: WorkerIn
 
 async def retire(worker: Worker, server: Server, drain_s: float) -> None:
     """What comes before the lease is left and the server stops: whoever asks for readiness sends nothing more, then
-    routers hear it, then the jobs end."""
+    routers hear it, then the jobs end or move. drain_s: what they get unless who asked the worker to leave said."""
     await server.set_ready(False)
-    await worker.retire(drain_s)
+    asked_s = worker.leaving.result() if worker.leaving.done() else 0.0
+    await worker.retire(asked_s or drain_s)
 
 
 def _reached_at(config: WorkerConfig) -> str:
@@ -224,11 +225,17 @@ def _keep(closing: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -
     return task
 
 
-async def until_over(stop: Stop, failed: asyncio.Future[BaseException], kept: Sequence[asyncio.Task[None]]) -> int:
-    """The exit code once the process was asked to stop (0), its engine `failed`, or one of the `kept` tasks ended (1):
-    a worker without its lease or its index entry looks well and is not; its next incarnation is."""
+async def until_over(
+    stop: Stop,
+    failed: asyncio.Future[BaseException],
+    kept: Sequence[asyncio.Task[None]],
+    leaving: asyncio.Future[float],
+) -> int:
+    """The exit code once the process was asked to stop (0) or a router asked it to leave (0), its engine `failed`, or
+    one of the `kept` tasks ended (1): a worker without its lease or its index entry looks well and is not; its next
+    incarnation is."""
     asked = asyncio.create_task(stop.wait())
-    either: set[asyncio.Future[Any]] = {asked, failed, *kept}
+    either: set[asyncio.Future[Any]] = {asked, failed, leaving, *kept}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -64,6 +64,9 @@ class Load:
     """A worker's load after an engine step. credits: jobs it will still accept right now.
 
     unready: why it takes no jobs though it is attached, as "its engine ..."; "" if it does.
+    prefill_tokens_s: tokens of prompts that it computed a second lately, beside all that it runs. transfer_bytes_s:
+    bytes of KV pages that its peers took a second lately, while it had any under way. 0: not measured.
+    crowded: ids of the requests whose jobs lost their pages here and wait for room, if that has lasted.
     """
 
     running: int = 0
@@ -74,6 +77,9 @@ class Load:
     credits: int = 0
     quarantined_slabs: int = 0
     unready: str = ""
+    prefill_tokens_s: float = 0.0
+    transfer_bytes_s: float = 0.0
+    crowded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

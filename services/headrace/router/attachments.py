@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 import structlog
 
-from headrace.core.errors import HeadraceError, InvalidRequest, WorkerLost
+from headrace.core.errors import HeadraceError, InvalidRequest, NotFound, WorkerLost
 from headrace.core.fleet import RefusedWorker, WorkerInfo, WorkerRef, WorkerState
 from headrace.core.jobs import Hello, Job, Report
 from headrace.router.attachment import Attachment, Connection
@@ -64,7 +64,8 @@ class _Kept:
 class Attachments:
     """hello: what to say to a worker first. fits: why a worker cannot belong to this router's fleet, or "".
 
-    on_load: called when some worker's load changed, on_change: when a worker came, left, was attached or lost.
+    on_load: called when some worker's load changed, on_change: when a worker came, left, was attached or lost,
+    on_plight: when one wants to be rid of jobs.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Attachments:
         ledger: Ledger,
         on_load: Callable[[], None],
         on_change: Callable[[], None],
+        on_plight: Callable[[WorkerRef], None],
         patience: Patience,
     ) -> None:
         self._roster = roster
@@ -85,6 +87,7 @@ class Attachments:
         self._ledger = ledger
         self._on_load = on_load
         self._on_change = on_change
+        self._on_plight = on_plight
         self._patience = patience
         self._kept: dict[WorkerRef, _Kept] = {}
         self._meetings = Meetings(patience.meet_s, time.monotonic)
@@ -134,6 +137,23 @@ class Attachments:
             raise WorkerLost(f"Worker {worker} has left the fleet.")
         return kept.attachment.submit(job, inbox)
 
+    def drain(self, worker: str, grace_s: float) -> WorkerState:
+        """Have a worker leave; its state as it is now. worker: name, or name@incarnation, of which the beginning is
+        enough. Raises NotFound if it is not attached."""
+        name, _, incarnation = worker.partition("@")
+        found = [
+            kept.attachment
+            for ref, kept in sorted(self._kept.items())
+            if ref.worker == name and ref.incarnation.startswith(incarnation) and kept.attachment.attached
+        ]
+        if not found:
+            raise NotFound(f"No worker {worker} is attached.", remedy="`headrace status` lists the workers.")
+        # Of two incarnations, one of which is leaving already, the other is meant.
+        attachment = min(found, key=lambda one: one.state.draining)
+        attachment.drain(grace_s)
+        log.info("worker.drain", worker=str(attachment.info.ref), grace_s=grace_s)
+        return attachment.state
+
     async def _follow(self) -> None:
         """The roster's word, for as long as the router lives; without it the last word stands."""
         delay = self._patience.first_s
@@ -174,9 +194,10 @@ class Attachments:
         return Attachment(
             info,
             self._ledger,
-            self._on_load,
-            partial(self._came_or_left, info.ref),
-            partial(self._meetings.over, info.ref),
+            on_load=self._on_load,
+            on_change=partial(self._came_or_left, info.ref),
+            on_met=partial(self._meetings.over, info.ref),
+            on_plight=self._on_plight,
             back_s=patience.back_s,
             unready_s=patience.unready_s,
         )

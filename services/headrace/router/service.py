@@ -10,7 +10,7 @@ import structlog
 from headrace.core.blocks import BLOCK_TOKENS
 from headrace.core.commons import Commons
 from headrace.core.errors import HeadraceError
-from headrace.core.fleet import FleetStatus, Role, WorkerInfo
+from headrace.core.fleet import FleetStatus, Role, WorkerInfo, WorkerRef, WorkerState
 from headrace.core.generation import Chunk, GenerateRequest, ModelCard, Prompt, Tokenized
 from headrace.core.jobs import Hello
 from headrace.core.route import Explanation
@@ -24,6 +24,7 @@ from headrace.router.history import History
 from headrace.router.ledger import Ledger
 from headrace.router.merge import Exposition, merge
 from headrace.router.models import Models, ServedModel
+from headrace.router.move import Mover
 from headrace.router.options import RouterOptions
 from headrace.router.prepare import context_of
 from headrace.router.ready import unready
@@ -63,12 +64,20 @@ class Router:
             hello=self._hello,
             fits=self._misfit,
             ledger=self._ledger,
-            on_load=self._admission.wake,
+            on_load=self._room_changed,
             on_change=self._fleet_changed,
+            on_plight=self._wants_rid,
             patience=options.patience,
         )
         self._dispatch = Dispatch(self._attachments, self._admission, self._ledger, match, options.policy)
         self._standing = Standing(commons, options.name, refuse_s=options.refuse_s)
+        self._mover = Mover(
+            runs=lambda: self._conductor.runs,
+            views=lambda: self._dispatch.views,
+            elsewhere=self._dispatch.elsewhere,
+            move_s=options.move_s,
+            relief_s=options.relief_s,
+        )
         self._conductor = Conductor(
             models=self._models,
             states=lambda: self._attachments.states,
@@ -77,6 +86,7 @@ class Router:
             ledger=self._ledger,
             account=Account(metrics, self._history),
             standing=self._standing,
+            mover=self._mover,
             options=options,
         )
 
@@ -129,6 +139,10 @@ class Router:
         """See `Fleet`; a running request's life so far is told too."""
         return self._conductor.explanation(request) or self._history.get(request)
 
+    async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
+        """See `Fleet`."""
+        return self._attachments.drain(worker, grace_s)
+
     async def metrics(self) -> str:
         """See `Fleet`. A worker that does not answer in time, or not in Prometheus's format, is left out."""
         workers = await asyncio.gather(*(self._ask(*worker) for worker in self._attachments.connections))
@@ -157,8 +171,15 @@ class Router:
             return f"its blocks of {info.layout.block_tokens} tokens are no multiple of {BLOCK_TOKENS}"
         return self._models.misfit(info)
 
+    def _wants_rid(self, worker: WorkerRef) -> None:
+        self._mover.see(worker)
+
+    def _room_changed(self) -> None:
+        self._admission.wake()
+        self._mover.wake()
+
     def _fleet_changed(self) -> None:
         attached = Counter(state.info.role for state in self._attachments.states if state.attached)
         for role in Role:
             self._metrics.workers.labels(role.value).set(attached[role])
-        self._admission.wake()
+        self._room_changed()

@@ -7,7 +7,7 @@ implementation, `rpc.clients` is one over a channel. Errors are `HeadraceError` 
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from headrace.core.fleet import FleetStatus
+from headrace.core.fleet import FleetStatus, WorkerState
 from headrace.core.generation import Chunk, GenerateRequest, ModelCard, Prompt, Tokenized
 from headrace.core.jobs import Command, Report
 from headrace.core.route import Explanation
@@ -54,6 +54,13 @@ class Fleet(Protocol):
 
     async def explain(self, request: str) -> Explanation:
         """The route and life of one of the last 1,000 requests. Raises NotFound."""
+        ...
+
+    async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
+        """Have a worker leave: it takes no more jobs, its running ones move to others within `grace_s` seconds (0: what
+        the worker was configured with), then its process ends. Returns at once, with the worker as it is then.
+        worker: its name, or name@incarnation, of which the beginning is enough. Raises NotFound if it is not attached.
+        """
         ...
 
     async def metrics(self) -> str:

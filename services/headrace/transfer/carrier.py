@@ -52,11 +52,13 @@ class CarrierHealth:
 
     free_slabs: of the side, sending or receiving, that has fewer: so many more transfers can begin at once.
     quarantined_slabs: of both sides. rebuilds: how often the link was replaced since the carrier started.
+    bytes_s: what peers took a second lately, while anything was under way to them; 0: not measured.
     """
 
     free_slabs: int
     quarantined_slabs: int
     rebuilds: int
+    bytes_s: float = 0.0
 
 
 Told = Callable[[str, float], None]

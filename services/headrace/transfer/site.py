@@ -14,6 +14,7 @@ from headrace.transfer.link import Link
 from headrace.transfer.neutral import wire_pages
 from headrace.transfer.peers import Patience, Peers
 from headrace.transfer.slabs import SlabPool
+from headrace.transfer.throughput import Throughput
 from headrace.transfer.wire import HEADER_BYTES, Refusal
 
 
@@ -66,6 +67,7 @@ class Site:
     send_slabs: SlabPool
     receive_slabs: SlabPool
     peers: Peers
+    throughput: Throughput
     options: TransferOptions
     metrics: TransferMetrics
     report: Callable[[TransferReport], None]

@@ -98,6 +98,9 @@ def encode_load(load: Load) -> pb.Load:
         credits=load.credits,
         quarantined_slabs=load.quarantined_slabs,
         unready=load.unready,
+        prefill_tokens_s=load.prefill_tokens_s,
+        transfer_bytes_s=load.transfer_bytes_s,
+        crowded=load.crowded,
     )
 
 
@@ -111,6 +114,9 @@ def decode_load(message: pb.Load) -> Load:
         credits=message.credits,
         quarantined_slabs=message.quarantined_slabs,
         unready=message.unready,
+        prefill_tokens_s=message.prefill_tokens_s,
+        transfer_bytes_s=message.transfer_bytes_s,
+        crowded=tuple(message.crowded),
     )
 
 

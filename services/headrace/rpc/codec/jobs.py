@@ -12,7 +12,7 @@ from headrace.rpc.codec.sampling import decode_logprobs, decode_sampling, encode
 from headrace.rpc.codec.values import EnumCodec, part, refusing, token_ids
 from headrace.rpc.v1 import ticket_pb2, worker_pb2
 
-_KIND = EnumCodec(JobKind, worker_pb2.JobKind, "JOB_KIND_", but=(JobKind.EXPORT,))
+_KIND = EnumCodec(JobKind, worker_pb2.JobKind, "JOB_KIND_")
 _OUTCOME = EnumCodec(Outcome, worker_pb2.Outcome, "OUTCOME_")
 
 

@@ -76,6 +76,14 @@ class ExplainRequest(_message.Message):
     request: str
     def __init__(self, request: _Optional[str] = ...) -> None: ...
 
+class DrainRequest(_message.Message):
+    __slots__ = ("worker", "grace_s")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    grace_s: float
+    def __init__(self, worker: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
 class MetricsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -149,7 +157,7 @@ class WorkerInfo(_message.Message):
     def __init__(self, ref: _Optional[_Union[WorkerRef, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., model: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., layout: _Optional[_Union[KvLayout, _Mapping]] = ..., max_model_len: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_jobs: _Optional[int] = ..., link: _Optional[str] = ..., data_address: _Optional[str] = ..., protocol: _Optional[int] = ..., pid: _Optional[int] = ..., weights: _Optional[bytes] = ..., tensor_parallel: _Optional[int] = ..., recipe: _Optional[str] = ..., oldest_protocol: _Optional[int] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("running", "waiting", "free_blocks", "total_blocks", "cached_blocks", "credits", "quarantined_slabs", "unready")
+    __slots__ = ("running", "waiting", "free_blocks", "total_blocks", "cached_blocks", "credits", "quarantined_slabs", "unready", "prefill_tokens_s", "transfer_bytes_s", "crowded")
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +166,9 @@ class Load(_message.Message):
     CREDITS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_SLABS_FIELD_NUMBER: _ClassVar[int]
     UNREADY_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_S_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_BYTES_S_FIELD_NUMBER: _ClassVar[int]
+    CROWDED_FIELD_NUMBER: _ClassVar[int]
     running: int
     waiting: int
     free_blocks: int
@@ -166,7 +177,10 @@ class Load(_message.Message):
     credits: int
     quarantined_slabs: int
     unready: str
-    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., free_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., credits: _Optional[int] = ..., quarantined_slabs: _Optional[int] = ..., unready: _Optional[str] = ...) -> None: ...
+    prefill_tokens_s: float
+    transfer_bytes_s: float
+    crowded: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., free_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., credits: _Optional[int] = ..., quarantined_slabs: _Optional[int] = ..., unready: _Optional[str] = ..., prefill_tokens_s: _Optional[float] = ..., transfer_bytes_s: _Optional[float] = ..., crowded: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerState(_message.Message):
     __slots__ = ("info", "load", "attached", "draining")

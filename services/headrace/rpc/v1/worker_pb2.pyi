@@ -16,6 +16,7 @@ class JobKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_KIND_PREFILL: _ClassVar[JobKind]
     JOB_KIND_DECODE: _ClassVar[JobKind]
     JOB_KIND_LOCAL: _ClassVar[JobKind]
+    JOB_KIND_EXPORT: _ClassVar[JobKind]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -29,6 +30,7 @@ JOB_KIND_UNSPECIFIED: JobKind
 JOB_KIND_PREFILL: JobKind
 JOB_KIND_DECODE: JobKind
 JOB_KIND_LOCAL: JobKind
+JOB_KIND_EXPORT: JobKind
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_STOP: Outcome
 OUTCOME_LENGTH: Outcome
@@ -37,34 +39,40 @@ OUTCOME_ABORTED: Outcome
 OUTCOME_FAILED: Outcome
 
 class Command(_message.Message):
-    __slots__ = ("hello", "submit", "activate", "abort", "meet")
+    __slots__ = ("hello", "submit", "activate", "abort", "drain", "freeze", "meet")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     ACTIVATE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    FREEZE_FIELD_NUMBER: _ClassVar[int]
     MEET_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     submit: Submit
     activate: Activate
     abort: Abort
+    drain: Drain
+    freeze: Freeze
     meet: Meet
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., meet: _Optional[_Union[Meet, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., freeze: _Optional[_Union[Freeze, _Mapping]] = ..., meet: _Optional[_Union[Meet, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("welcome", "granted", "busy", "events", "committed", "met")
+    __slots__ = ("welcome", "granted", "busy", "events", "frozen", "committed", "met")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     MET_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     granted: Granted
     busy: Busy
     events: Events
+    frozen: Frozen
     committed: Committed
     met: Met
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., met: _Optional[_Union[Met, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., met: _Optional[_Union[Met, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("router", "token", "protocol", "oldest", "weights")
@@ -111,6 +119,18 @@ class Meet(_message.Message):
     link: str
     address: str
     def __init__(self, peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., link: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ("grace_s",)
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    grace_s: float
+    def __init__(self, grace_s: _Optional[float] = ...) -> None: ...
+
+class Freeze(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: JobKey
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ...) -> None: ...
 
 class JobKey(_message.Message):
     __slots__ = ("request", "attempt")
@@ -193,6 +213,14 @@ class Met(_message.Message):
     reason: str
     ms: float
     def __init__(self, peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., reason: _Optional[str] = ..., ms: _Optional[float] = ...) -> None: ...
+
+class Frozen(_message.Message):
+    __slots__ = ("key", "tokens")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    key: JobKey
+    tokens: int
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class TokenEvent(_message.Message):
     __slots__ = ("key", "choice", "position", "token_ids", "cached_tokens", "logprobs", "prompt_logprobs")
