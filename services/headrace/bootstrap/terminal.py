@@ -1,6 +1,6 @@
 """The commands for a terminal: configuration in, one command out."""
 
-from headrace.config import ChatConfig, DrainConfig, ExplainConfig, HealthConfig, ModelsConfig, StatusConfig
+from headrace.config_commands import ChatConfig, DrainConfig, ExplainConfig, HealthConfig, ModelsConfig, StatusConfig
 from headrace.terminal import chat, drain, explain, health, models, status
 
 

@@ -38,7 +38,7 @@ def test_pages_go_where_they_fit() -> None:
     route = shipped(
         view(worker_info("p1", P)),
         view(worker_info("d2", D), credits=0),
-        view(replace(worker_info("d3", D), layout=replace(LAYOUT, block_tokens=32))),
+        view(replace(worker_info("d3", D), layout=replace(LAYOUT, dtype="bfloat16"))),
         view(worker_info("d4", D, model_digest=b"e" * 16)),
         view(worker_info("d5", D, link="other")),
         view(worker_info("d6", D)),

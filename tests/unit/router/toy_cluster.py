@@ -108,7 +108,7 @@ class ToyCluster:
     @property
     def budget(self) -> float:
         """Retries that are left."""
-        return self.router._conductor._budget.left
+        return self.router._standing.retries.left
 
     @property
     def ledger_jobs(self) -> int:
