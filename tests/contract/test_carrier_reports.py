@@ -149,6 +149,7 @@ def test_a_sender_that_crashes_leaves_its_peers_share_to_others(
         prefill.step()
     assert prefill.transfers.empty
     assert prefill.sample(UNDER_WAY) == 0
+    assert prefill.tenure._throughput._under_way == 0
 
 
 def _crash(_: object) -> None:

@@ -79,15 +79,21 @@ async def _hear(client: httpx.AsyncClient, url: str, question: Ask, request_id: 
     async with client.stream("POST", url, json=dict(question.body), headers=headers) as response:
         if response.status_code != httpx.codes.OK or not question.streams:
             said = (await response.aread()).decode(errors="replace")
-            try:
-                heard.take(json.loads(said))
-            except ValueError:
-                heard.errors.append({"message": "", "body": said})
-                return
-            heard.done += response.status_code == httpx.codes.OK
+            understood = _take(heard, said)
+            heard.done += understood and response.status_code == httpx.codes.OK
             return
         async for line in response.aiter_lines():
             if line == _DATA + _DONE:
                 heard.done += 1
             elif line.startswith(_DATA):
-                heard.take(json.loads(line.removeprefix(_DATA)))
+                _take(heard, line.removeprefix(_DATA))
+
+
+def _take(heard: Heard, said: str) -> bool:
+    """Whether it is an event as the interface has them; what is not counts as an error without a sentence."""
+    try:
+        heard.take(json.loads(said))
+    except (ValueError, KeyError, TypeError):
+        heard.errors.append({"message": "", "body": said})
+        return False
+    return True

@@ -42,7 +42,8 @@ class Cluster:
         self._deaths: list[str] = []
         self._children: dict[str, Child] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
-        self._expected: set[str] = set()
+        # How a process may end by what it was sent.
+        self._expected: dict[str, set[int]] = {}
 
     def member(self, name: str) -> Member:
         """Raises NotFound."""
@@ -68,7 +69,7 @@ class Cluster:
         member = self.member(name)
         child = await Child.start(self._spec(member))
         self._children[name] = child
-        self._expected.discard(name)
+        self._expected.pop(name, None)
         if member.kind is Kind.REDIS:
             await _until_answers(member)
         else:
@@ -82,9 +83,9 @@ class Cluster:
         await self._launch_all([member.name for member in self.members if not self.runs(member.name)])
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send it. An end that comes of it, or of a later one, is one that was asked for."""
+        """Send it. The end that it is to bring is one that was asked for; that of a later one likewise."""
         if number in (signal.SIGKILL, signal.SIGTERM):
-            self._expected.add(name)
+            self._expected.setdefault(name, set()).add(_ends_with(number))
         if self.runs(name):
             os.kill(self.pid(name), number)
 
@@ -99,14 +100,15 @@ class Cluster:
         return deaths
 
     async def stop(self) -> tuple[str, ...]:
-        """Ask every process to end, doors first and Redis last; returns those that had to be killed."""
+        """Ask every process to end, doors first and Redis last; returns those that had to be killed, or ended
+        with an error."""
         hung: list[str] = []
         for kind in (Kind.GATEWAY, Kind.ROUTER, *WORKERS, Kind.REDIS):
             # One that ended before did not hang, and has nothing to be waited for.
             names = [member.name for member in of_kind(self.members, kind) if self.runs(member.name)]
-            self._expected.update(names)
+            self._expected.update({name: {0, _ends_with(signal.SIGKILL)} for name in names})
             codes = await asyncio.gather(*(self._children[name].stop(STOP_S) for name in names))
-            hung += [name for name, code in zip(names, codes, strict=True) if code == -signal.SIGKILL]
+            hung += [name for name, code in zip(names, codes, strict=True) if code != 0]
         await asyncio.gather(*self._watchers.values(), return_exceptions=True)
         self._children.clear()
         return tuple(hung)
@@ -123,7 +125,7 @@ class Cluster:
 
     async def _watch(self, name: str, child: Child) -> None:
         code = await child.ended()
-        if name not in self._expected:
+        if code not in self._expected.get(name, ()):
             self._deaths.append(f"{name} ended with code {code}")
             log.warning("process.ended", name=name, code=code)
 
@@ -147,3 +149,8 @@ async def _until_answers(redis: Member) -> None:
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise StartupError(f"Redis does not answer at {redis.address} after {READY_S:g} s.") from None
+
+
+def _ends_with(number: signal.Signals) -> int:
+    """The exit code of a process that does as it is told."""
+    return 0 if number is signal.SIGTERM else -number

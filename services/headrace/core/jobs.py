@@ -222,7 +222,7 @@ class TokenEvent:
 class Ending:
     """A job's last word, exactly one a job. error is set if and only if the outcome is FAILED.
 
-    note: what a prefill job that handed over saw of its transfer; a worker that does not know of notes sends none.
+    note: what a job that handed over saw of its transfer; a worker that does not know of notes sends none.
     """
 
     key: JobKey

@@ -114,6 +114,9 @@ class Allocator:
         if not sequence.failed and not sequence.exports:
             self.publish(sequence, tail=sequence.state is not State.GRANTED)
         own = [block for block in sequence.blocks if self.pool.references(block) == 1]
+        if sequence.failed:
+            # Whoever shared them may have let them be found again before it went.
+            self._cache.forget(own)
         self._cache.release(sequence.blocks)
         return own if sequence.failed else []
 

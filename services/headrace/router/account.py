@@ -1,7 +1,5 @@
 """The account of each request: metrics, the kept explanation, one log line at its ending. Never content."""
 
-from itertools import pairwise
-
 import structlog
 
 from headrace.core.errors import HeadraceError
@@ -39,11 +37,11 @@ class Account:
 
     def retried(self, run: Run, failure: AttemptFailed) -> None:
         run.life.again()
-        if failure.loss is None:
-            self._count(failure.fault)
-        else:
-            absence = failure.loss.absence
+        if failure.losses:
+            absence = failure.losses[0].absence
             absence.then(lambda: self._count(Fault.LOST if absence.dead else Fault.CUT))
+        else:
+            self._count(failure.fault)
         log.info(
             "request.retried",
             request=run.request.id,
@@ -53,9 +51,10 @@ class Account:
         )
 
     def relocated(self, run: Run, worker: WorkerRef) -> None:
-        """The run goes on elsewhere with the pages that it has on `worker`."""
+        """The run has gone on elsewhere with the pages that it had on `worker`."""
         self._metrics.relocations.inc()
-        log.info("request.relocated", request=run.request.id, worker=str(worker), tokens=len(run.prompt))
+        tokens = len(run.prompt) + (0 if run.answer is None else len(run.answer.tokens))
+        log.info("request.relocated", request=run.request.id, worker=str(worker), tokens=tokens)
 
     def _count(self, cause: Fault) -> None:
         self._metrics.retries.labels(cause.value).inc()
@@ -85,10 +84,11 @@ class Account:
 
     def _observe_waits(self, life: Life) -> None:
         """Grants and commits that came; those that were waited for in vain are told by their attempt's failure."""
-        for part, after in pairwise(life.parts):
-            if (part.stage, after.stage) == (Stage.GRANT, Stage.PREFILL):
+        stages = [part.stage for part in life.parts]
+        for before, part, after in zip([None, *stages], life.parts, stages[1:], strict=False):
+            if part.stage is Stage.GRANT and after in {Stage.PREFILL, Stage.COMMIT}:
                 self._metrics.times.grant.observe(part.seconds)
-            elif (part.stage, after.stage) == (Stage.COMMIT, Stage.FIRST_DECODE):
+            elif (before, part.stage, after) == (Stage.PREFILL, Stage.COMMIT, Stage.FIRST_DECODE):
                 self._metrics.times.commit.observe(part.seconds)
 
     def _log(self, run: Run, error: HeadraceError | None) -> None:

@@ -230,7 +230,7 @@ class Attempt:
         """Whether a worker whose stream broke is dead is not known yet; one that stands still is not."""
         match parting:
             case Lost(error, absence):
-                return AttemptFailed(error, leg.worker, Fault.CUT, loss=Loss(absence, self._held(leg)))
+                return AttemptFailed(error, leg.worker, Fault.CUT, losses=(Loss(absence, self._held(leg)),))
             case Stalled(error):
                 return AttemptFailed(error, leg.worker, Fault.CUT)
             case Unsent(error):
@@ -243,8 +243,8 @@ class Attempt:
         if isinstance(error, WorkerLost):
             absence = Absence(leg.worker)
             absence.gone()
-            return AttemptFailed(error, leg.worker, Fault.LOST, loss=Loss(absence, self._held(leg)))
-        suspects = tuple(worker for worker in (self.route.prefill, leg.worker) if worker is not None)
+            return AttemptFailed(error, leg.worker, Fault.LOST, losses=(Loss(absence, self._held(leg)),))
+        suspects = tuple(worker for worker in (self.route.prefill, self.route.decode) if worker is not None)
         return AttemptFailed(error, leg.worker, Fault.FAILED, suspects)
 
     def _held(self, leg: Leg) -> bool:
@@ -258,11 +258,11 @@ class Attempt:
         decode side fails meanwhile, that came of what was wrong before.
         """
         if leg is not self._prefill or not self._got_first:
-            raise self._remembered(self._doubted or failure)
+            raise self._remembered(failure if self._doubted is None else self._doubted.beside(failure))
         if self._committed:
             log.info("leg.lost_after_handover", job=str(leg.key), worker=str(leg.worker), error=str(failure.error))
         elif self._doubted is not None:
-            raise self._remembered(self._doubted)
+            raise self._remembered(self._doubted.beside(failure))
         else:
             self._doubted = failure
             loop = asyncio.get_running_loop()
@@ -282,8 +282,8 @@ class Attempt:
 
     def _remembered(self, failure: AttemptFailed) -> AttemptFailed:
         """Its worker's absence may turn out to be a death, of which the other one is to hear."""
-        if failure.loss is not None:
-            self._absent = failure.loss.absence
+        if failure.losses:
+            self._absent = failure.losses[0].absence
         return failure
 
     def _send(self, worker: WorkerRef, job: Job) -> Leg:

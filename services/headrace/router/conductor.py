@@ -188,6 +188,8 @@ class Conductor:
             await self._cleared(run)
         try:
             run.attempt = await self._dispatch.open(run)
+        except RouterLost:
+            raise  # another router may have more luck
         except Unavailable as error:
             if isinstance(run.retries.last, WorkerLost):
                 raise WorkerLost(f"{run.retries.last.message} {error.message}", retry_after_s=1.0) from error
@@ -232,7 +234,7 @@ class Conductor:
                 return None
         if chunk is not None and chunk.token_ids:
             self._account.tokens(run, len(chunk.token_ids))
-            self._mover.heard(run)
+            self._migration.heard(run)
         if run.answer.finished:
             self._done(run)
         elif chunk is not None:

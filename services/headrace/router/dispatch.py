@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from headrace.core.fleet import WorkerRef, WorkerState
+from headrace.core.fleet import Role, WorkerRef, WorkerState
 from headrace.core.jobs import Job, JobKey, JobKind
 from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
@@ -20,6 +20,7 @@ from headrace.router.attempt import Attempt, Shipment
 from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute, choose
 from headrace.router.ledger import Ledger
+from headrace.router.leg import Move
 from headrace.router.policy import Policy
 from headrace.router.relocation import Relocation
 from headrace.router.run import Names, Run
@@ -94,30 +95,38 @@ class Dispatch:
         """The worker has said that it is leaving."""
         return any(state.draining for state in self._attachments.states if state.info.ref == worker)
 
-    def elsewhere(self, run: Run, worker: WorkerRef, room: int) -> bool:
+    def can_leave(self, run: Run, move: Move) -> bool:
+        """Whether the request could do now as it would be asked: take its pages to where there is room, or find a route
+        without the worker."""
+        decoding = run.attempt is not None and run.attempt.decoding
+        if move.with_pages and decoding and self._way(run, move.worker) is not None:
+            return True
+        return self.has_route(run, move.worker, move.room)
+
+    def has_route(self, run: Run, worker: WorkerRef, room: int) -> bool:
         """Whether the request would find a route without `worker` now, to one that has `room` credits."""
         assert run.answer is not None
         ask = self._without(worker, self._ask(run, len(run.prompt) + len(run.answer.tokens)))
-        views = self.views
-        route = choose(ask, views, {}, self._policy)
-        if not isinstance(route, Route):
-            return False
-        return all(view.credits >= room for view in views if view.state.info.ref == route.decode)
+        able = [view for view in self.views if view.credits >= room or view.state.info.role is Role.PREFILL]
+        return isinstance(choose(ask, able, {}, self._policy), Route)
 
     def shipment(self, run: Run, source: WorkerRef) -> Shipment | None:
         """The way by which the answer, which is written on `source`, goes on elsewhere with its pages, its credit
         spent; None where that cannot be now or costs more than computing them again."""
-        tokens = _with_kv(run)
-        ask = self._without(source, self._ask(run, len(tokens)))
-        views = self.views
-        hits = self._hits(ask, Names(tokens, run.request.cache_salt))
-        found = [view for view in views if view.state.info.ref == source]
-        route = ship(ask, found[0], views, hits, self._policy) if found else None
+        route = self._way(run, source)
         if route is None:
             return None
         key = self._key(run)
         self._ledger.spend(key, route.decode, 0)
         return Shipment(key, route)
+
+    def _way(self, run: Run, source: WorkerRef) -> Route | None:
+        tokens = _with_kv(run)
+        ask = self._without(source, self._ask(run, len(tokens)))
+        views = self.views
+        hits = self._hits(ask, Names(tokens, run.request.cache_salt))
+        found = [view for view in views if view.state.info.ref == source]
+        return ship(ask, found[0], views, hits, self._policy) if found else None
 
     def relocate(self, run: Run, source: Attempt) -> Relocation:
         """The attempt by which the answer of `source`, which stands still, takes its shipment."""

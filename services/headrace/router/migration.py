@@ -29,16 +29,24 @@ class Migration:
         attempt, worker = run.attempt, move.worker
         coming = isinstance(attempt, Relocation) and attempt.waits_for(worker)
         if attempt is None or not (coming or attempt.route.decode == worker):
-            self._mover.settled(run)
+            self._mover.settled(run, worker)
         elif coming or attempt.shipment is not None:
             if not move.with_pages:
                 raise _moved(worker, attempt.route.decode)
-        elif not self._dispatch.elsewhere(run, worker, move.room):
-            self._mover.settled(run)
         elif move.with_pages and attempt.decoding and (shipment := self._dispatch.shipment(run, worker)):
             attempt.freeze(shipment)
-        else:
+        elif self._dispatch.has_route(run, worker, move.room):
+            run.relieved = run.relieved or not move.with_pages
             raise _moved(worker)
+        else:
+            self._mover.settled(run, worker)
+
+    def heard(self, run: Run) -> None:
+        """A token of the run came."""
+        attempt = run.attempt
+        if self._mover.arrived(run) and isinstance(attempt, Relocation):
+            assert attempt.route.prefill is not None
+            self._account.relocated(run, attempt.route.prefill)
 
     def go_on(self, run: Run, frozen: Frozen) -> None:
         """The answer stands still: its next attempt brings its pages. Raises AttemptFailed."""
@@ -51,7 +59,6 @@ class Migration:
         if attempt.shipment is None or not whole:
             raise _moved(source)
         run.attempt = self._dispatch.relocate(run, attempt)
-        self._account.relocated(run, source)
         run.attempt.start()
 
     def excused(self, failure: AttemptFailed) -> AttemptFailed:

@@ -8,6 +8,7 @@ it names. How a request goes on elsewhere is `migration`'s affair.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import structlog
 
@@ -29,14 +30,15 @@ ROOM = 2
 class _Trip:
     """A request on its way from `worker`. attempt: by which it was there."""
 
+    run: Run
     worker: WorkerRef
     attempt: Attempt
     alarm: asyncio.TimerHandle
 
 
 class Mover:
-    """runs: all that run, oldest first. views: the fleet now. elsewhere: whether a run would find a route without a
-    worker, to one with so many credits. move_s: what one may take to go on elsewhere with its pages; then it goes on
+    """runs: all that run, oldest first. views: the fleet now. can_leave: whether a run can do as it would be
+    asked. move_s: what one may take to go on elsewhere with its pages; then it goes on
     without them, and the next one's turn comes. relief_s: between two requests that leave one crowded worker: what the
     first one's going is good for shows in the meantime."""
 
@@ -45,19 +47,20 @@ class Mover:
         *,
         runs: Callable[[], Iterable[Run]],
         views: Callable[[], Sequence[WorkerView]],
-        elsewhere: Callable[[Run, WorkerRef, int], bool],
+        can_leave: Callable[[Run, Move], bool],
         move_s: float,
         relief_s: float,
     ) -> None:
         self._runs = runs
         self._views = views
-        self._elsewhere = elsewhere
+        self._can_leave = can_leave
         self._move_s = move_s
         self._relief_s = relief_s
         self._plights: set[WorkerRef] = set()
         self._trips: dict[str, _Trip] = {}
         self._relieved_at: dict[WorkerRef, float] = {}
         self._scheduled: asyncio.Handle | None = None
+        self._next_relief: asyncio.TimerHandle | None = None
 
     def see(self, worker: WorkerRef) -> None:
         """The worker said that it leaves, or that it is crowded."""
@@ -69,18 +72,22 @@ class Mover:
         if self._plights and self._scheduled is None:
             self._scheduled = asyncio.get_running_loop().call_soon(self._look)
 
-    def heard(self, run: Run) -> None:
-        """A token of the run came: if it was on its way, it has arrived."""
+    def arrived(self, run: Run) -> bool:
+        """Whether the run, of which a token came, was on its way. It is so no longer."""
         trip = self._trips.get(run.request.id)
-        if trip is not None and trip.attempt is not run.attempt:
-            self.settled(run)
+        if trip is None or trip.attempt is run.attempt:
+            return False
+        self.settled(run)
+        return True
 
-    def settled(self, run: Run) -> None:
-        """The run goes on, is over, or stays where it is."""
-        trip = self._trips.pop(run.request.id, None)
-        if trip is not None:
-            trip.alarm.cancel()
-            self.wake()
+    def settled(self, run: Run, worker: WorkerRef | None = None) -> None:
+        """The run goes on, is over, or stays where it is. worker: only if it was on its way from this one."""
+        trip = self._trips.get(run.request.id)
+        if trip is None or trip.run is not run or worker not in {None, trip.worker}:
+            return
+        del self._trips[run.request.id]
+        trip.alarm.cancel()
+        self.wake()
 
     def _look(self) -> None:
         self._scheduled = None
@@ -96,11 +103,12 @@ class Mover:
                 self._relieved_at.pop(worker, None)
 
     def _empty_out(self, worker: WorkerRef) -> None:
-        under_way = sum(trip.worker == worker for trip in self._trips.values())
-        for run in self._on(worker)[: max(0, AT_ONCE - under_way)]:
-            if not self._elsewhere(run, worker, 1):
-                return
-            self._ask(run, Move(worker, with_pages=True))
+        """What does not fit anywhere now does not keep what does."""
+        move = Move(worker, with_pages=True)
+        more = AT_ONCE - sum(trip.worker == worker for trip in self._trips.values())
+        able = (run for run in self._on(worker) if self._can_leave(run, move))
+        for run in islice(able, max(0, more)):
+            self._ask(run, move)
 
     def _relieve(self, worker: WorkerRef, crowded: Sequence[str]) -> None:
         """One of the requests whose jobs lost their pages: there is nothing there to take along. Each leaves once.
@@ -110,14 +118,20 @@ class Mover:
         loop = asyncio.get_running_loop()
         wait_s = self._relieved_at.get(worker, -self._relief_s) + self._relief_s - loop.time()
         if wait_s > 0:
-            loop.call_later(wait_s, self.wake)
+            if self._next_relief is None:
+                self._next_relief = loop.call_later(wait_s, self._relieve_more)
             return
+        move = Move(worker, room=ROOM)
         there = {run.request.id: run for run in self._on(worker) if not run.relieved}
-        run = next((there[request] for request in crowded if request in there), None)
-        if run is not None and self._elsewhere(run, worker, ROOM):
+        named = (there[request] for request in crowded if request in there)
+        run = next((run for run in named if self._can_leave(run, move)), None)
+        if run is not None:
             self._relieved_at[worker] = loop.time()
-            run.relieved = True
-            self._ask(run, Move(worker, room=ROOM))
+            self._ask(run, move)
+
+    def _relieve_more(self) -> None:
+        self._next_relief = None
+        self.wake()
 
     def _on(self, worker: WorkerRef) -> list[Run]:
         """Runs whose answer is written there and that are not on their way; those last that were and did not get on."""
@@ -134,7 +148,7 @@ class Mover:
     def _ask(self, run: Run, move: Move) -> None:
         assert run.attempt is not None
         alarm = asyncio.get_running_loop().call_later(self._move_s, self._overdue, run, move)
-        self._trips[run.request.id] = _Trip(move.worker, run.attempt, alarm)
+        self._trips[run.request.id] = _Trip(run, move.worker, run.attempt, alarm)
         run.asked_to_move += 1
         log.info("request.moves", request=run.request.id, worker=str(move.worker), with_pages=move.with_pages)
         run.inbox.put_nowait(Notice(None, move))

@@ -38,7 +38,7 @@ class AttemptFailed(Exception):
     """An attempt is over without an ending for the request. worker: where it showed. suspects: who may be to blame, or
     where a request that moved should not go.
 
-    loss: the worker's absence, where it is one.
+    losses: the absences of workers, where it came of such.
     """
 
     def __init__(
@@ -47,14 +47,20 @@ class AttemptFailed(Exception):
         worker: WorkerRef,
         fault: Fault,
         suspects: tuple[WorkerRef, ...] = (),
-        loss: Loss | None = None,
+        losses: tuple[Loss, ...] = (),
     ) -> None:
         super().__init__(str(error))
         self.error = error
         self.worker = worker
         self.fault = fault
         self.suspects = suspects
-        self.loss = loss
+        self.losses = losses
+
+    def beside(self, other: "AttemptFailed") -> "AttemptFailed":
+        """This failure, where `other` came after it in the same attempt: workers lost to both, each once."""
+        known = {loss.absence.worker for loss in self.losses}
+        more = tuple(loss for loss in other.losses if loss.absence.worker not in known)
+        return AttemptFailed(self.error, self.worker, self.fault, self.suspects, (*self.losses, *more))
 
 
 class Retries:
@@ -89,8 +95,7 @@ class Retries:
             case Fault.CUT | Fault.FAILED:
                 self._failures += 1
                 self.avoided |= set(failure.suspects)
-        if failure.loss is not None:
-            self._losses.append(failure.loss)
+        self._losses.extend(failure.losses)
         # A worker whose time for the job ran out only says first what this request would be told next.
         if not failure.error.kind.retryable or isinstance(failure.error, DeadlineExceeded):
             raise failure.error

@@ -74,7 +74,7 @@ class Router:
         self._mover = Mover(
             runs=lambda: self._conductor.runs,
             views=lambda: self._dispatch.views,
-            elsewhere=self._dispatch.elsewhere,
+            can_leave=self._dispatch.can_leave,
             move_s=options.move_s,
             relief_s=options.relief_s,
         )

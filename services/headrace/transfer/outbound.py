@@ -96,9 +96,9 @@ class Outbound(Leg):
 
     def write_off(self) -> None:
         for flight in self.flights.values():
-            self.site.peers.back(self.ticket.address, self._nbytes(flight.unit), None)
+            self._back(self._nbytes(flight.unit), taken=False)
         if self._end_began < NEVER:
-            self.site.peers.back(self.ticket.address, 0, None)
+            self._back(0, taken=False)
         super().write_off()
 
     @property

@@ -2,7 +2,7 @@
 
 Owns the states, the table of legal moves, and what all kinds of job share: the deadline, the one ending, the way
 out. It knows no streams and no threads; every method runs on the event loop. What a kind does between its
-admission and its end is in `local`, `handover` and `intake`; which legs there are is in `legs`.
+admission and its end is in `local`, `handover`, `intake` and `export`; which legs there are is in `legs`.
 """
 
 import asyncio

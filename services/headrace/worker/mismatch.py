@@ -17,13 +17,14 @@ log = structlog.get_logger()
 
 
 class Mismatch:
-    """model, weights: what this worker serves. obstacle: why the last router that came left again, while there is no
-    other; "" else."""
+    """model, weights: what this worker serves. obstacle: why a router that came left again, while there is no other;
+    "" else."""
 
     def __init__(self, model: str, weights: bytes) -> None:
         self._model = model
         self._weights = weights
         self._changed = asyncio.Event()
+        self._refusal = ""
         self.obstacle = ""
 
     def require_fit(self, hello: Hello, *, alone: bool) -> None:
@@ -31,6 +32,7 @@ class Mismatch:
         attached."""
         differs = self._protocol_difference(hello) or self._weights_difference(hello)
         if differs:
+            self._refusal = differs
             log.warning("router.refused", router=hello.router, reason=differs)
         if not differs or alone:
             self._set(differs)
@@ -38,6 +40,10 @@ class Mismatch:
             raise InvalidRequest(
                 f"This worker does not fit {hello.router}: {differs}.", remedy="Give both the same version and model."
             )
+
+    def left_alone(self) -> None:
+        """No router is attached any more. One that was refused says so once only: it counts until another comes."""
+        self._set(self._refusal)
 
     async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled, tell when the obstacle came or went."""

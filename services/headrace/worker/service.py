@@ -2,7 +2,7 @@
 
 Owns the worker's life (start, ready, draining, failed, stopped), its attachments and its load. It knows no Redis,
 no HTTP and no other worker beyond a ticket. What routers say is done in `reception`; what becomes of a job is in
-`jobs` and the three kinds beside it.
+`jobs` and the four kinds beside it.
 """
 
 import asyncio
@@ -220,6 +220,8 @@ class Worker:
                 reader.result()
         finally:
             self._outboxes.discard(outbox)
+            if not self._outboxes:
+                self._mismatch.left_alone()
             reader.cancel()
             await asyncio.wait({reader})
             log.info("router.detach", router=outbox.router)

@@ -288,7 +288,7 @@ async def test_a_request_goes_on_as_soon_as_one_verdict_of_two_is_good() -> None
     retries, absences = Retries(RetryBudget()), [Absence(WorkerRef(name, "1")) for name in ("a", "b")]
     for absence in absences:
         loss = Loss(absence, held=True)
-        retries.weigh(AttemptFailed(WorkerLost("gone"), absence.worker, Fault.CUT, loss=loss))
+        retries.weigh(AttemptFailed(WorkerLost("gone"), absence.worker, Fault.CUT, losses=(loss,)))
     waiting = asyncio.create_task(retries.cleared())
     await settled()
     assert not waiting.done()

@@ -143,3 +143,35 @@ async def test_a_caller_that_leaves_in_doubt_leaves_nothing() -> None:
         await asyncio.gather(reading, return_exceptions=True)
         await stream.aclose()
         await toy.quiet()
+
+
+async def test_both_ends_may_die_while_it_is_in_doubt() -> None:
+    """Two deaths on one prompt: it meets no third worker."""
+    async with cluster(prefill=2, decode=2) as toy:
+        for name in ("p1", "p2"):
+            toy.worker(name).gate("handover")
+        for name in ("d1", "d2"):
+            toy.worker(name).gate("activate")
+        asking = asyncio.create_task(collect(toy, ask()))
+        await toy.until(lambda: any(toy.worker(name)._passed["activate"] for name in ("d1", "d2")))
+        (route,) = (await toy.router.explain("r1")).routes
+        assert route.prefill is not None
+        toy.workers[route.prefill].die()
+        await toy.attached(3)
+        toy.workers[route.decode].die()
+        with pytest.raises(WorkerLost, match="2 workers"):
+            await asking
+        assert await routes(toy) == 1
+        with pytest.raises(WorkerLost, match="refused"):
+            await collect(toy, ask("r2"))
+
+
+async def test_after_a_failed_transfer_neither_end_is_tried_first() -> None:
+    """Whoever speaks first, the other one may be to blame."""
+    async with cluster(prefill=2, decode=2) as toy:
+        for name in ("p1", "p2"):
+            toy.worker(name).fail_first_with = [TransferFailed("The decode worker did not take the pages.")]
+        assert ids(await collect(toy, ask())) == expected(3, 6)
+        told = await toy.router.explain("r1")
+        one, two = told.routes[:2]
+        assert {one.prefill, one.decode}.isdisjoint({two.prefill, two.decode})

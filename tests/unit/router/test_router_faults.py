@@ -15,6 +15,7 @@ from headrace.core.errors import (
     InternalError,
     InvalidRequest,
     Overloaded,
+    RouterLost,
     TransferFailed,
     Unavailable,
     WorkerLost,
@@ -475,6 +476,17 @@ async def test_stop_lets_requests_finish_within_the_grace() -> None:
         await stopping
 
 
+async def test_what_lost_its_worker_and_waits_goes_on_elsewhere_when_its_router_stops() -> None:
+    async with cluster(local=1, with_options=options(comeback_s=30.0)) as toy:
+        worker = toy.worker("l1")
+        worker.at["token 2"] = worker.die
+        asking = asyncio.create_task(collect(toy, ask()))
+        await toy.status_when(lambda status: status.requests_waiting == 1)
+        await toy.router.stop(0.0)
+        with pytest.raises(RouterLost):
+            await asking
+
+
 async def test_stop_ends_what_outlasts_the_grace() -> None:
     async with cluster(local=1, max_jobs=1) as toy:
         toy.worker("l1").gate("token 3")
@@ -482,7 +494,7 @@ async def test_stop_ends_what_outlasts_the_grace() -> None:
         await toy.status_when(lambda status: status.requests_waiting == 1)
         await toy.router.stop(0.0)
         for ending in await asyncio.gather(*tasks, return_exceptions=True):
-            assert isinstance(ending, Unavailable)
+            assert isinstance(ending, RouterLost)
         assert toy.ledger_jobs == 0
 
 

@@ -213,6 +213,35 @@ async def test_answers_end_where_they_are_while_nobody_else_has_room() -> None:
         await toy.quiet()
 
 
+async def test_what_fits_nowhere_else_keeps_nobody_from_leaving() -> None:
+    """The oldest request needs a longer context than the other worker has."""
+    async with cluster(prefill=1, decode=1) as toy:
+        old = toy.worker("d1")
+        old.gate("token 3")
+        long = asyncio.create_task(collect(toy, ask("long", max_tokens=100)))
+        short = asyncio.create_task(collect(toy, ask("short")))
+        await old.passed("token 3", 2)
+        small = ScriptedWorker(worker_info("d2", Role.DECODE, max_model_len=100))
+        await toy.join(small)
+        await toy.attached(3)
+        old.report_load(draining=True)
+        assert ids(await short) == expected(3, 6)
+        old.gate("token 3").set()
+        assert len(ids(await long)) == 100
+        assert [job.key.request for job in small.submits] == ["short"]
+        await toy.quiet()
+
+
+async def test_pages_leave_though_no_prompt_could_be_read() -> None:
+    async with cluster(prefill=1, decode=2) as toy:
+        asking, old, new = await gated(toy)
+        toy.worker("p1").report_load(draining=True)
+        await toy.status_when(lambda status: any(worker.draining for worker in status.workers))
+        old.report_load(draining=True)
+        assert ids(await asking) == expected(3, 6)
+        assert (kinds(old), kinds(new)) == ([JobKind.DECODE, JobKind.EXPORT], [JobKind.DECODE])
+
+
 async def test_with_nobody_else_a_draining_worker_ends_what_it_has() -> None:
     async with cluster(local=1) as toy:
         worker = toy.worker("l1")

@@ -361,7 +361,7 @@ def test_history_forgets_the_oldest() -> None:
 def a_death(worker: WorkerRef, *, held: bool = True) -> AttemptFailed:
     absence = Absence(worker)
     absence.gone()
-    return AttemptFailed(WorkerLost("gone"), worker, Fault.LOST, loss=Loss(absence, held))
+    return AttemptFailed(WorkerLost("gone"), worker, Fault.LOST, losses=(Loss(absence, held),))
 
 
 @pytest.mark.parametrize("prefill", [None, WorkerRef("p", "1")])
@@ -380,7 +380,7 @@ async def test_a_worker_that_left_between_choice_and_send_has_not_died(prefill: 
     )
     with pytest.raises(AttemptFailed) as failed:
         attempt.start()
-    assert (failed.value.fault, failed.value.worker, failed.value.loss) == (Fault.AWAY, W, None)
+    assert (failed.value.fault, failed.value.worker, failed.value.losses) == (Fault.AWAY, W, ())
 
 
 @pytest.mark.parametrize("held", [True, False])

@@ -68,6 +68,9 @@ def test_a_worker_that_serves_one_router_is_ready_whatever_others_say() -> None:
     with pytest.raises(InvalidRequest):
         door.require_fit(hello(weights=OTHERS), alone=False)
     assert door.obstacle == ""
+    # 4. Those count once that one is gone: they do not come again to say it.
+    door.left_alone()
+    assert door.obstacle
 
 
 async def test_whoever_watches_hears_of_every_change_also_of_the_one_before() -> None:
