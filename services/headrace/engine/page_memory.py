@@ -1,6 +1,6 @@
 """Page memory: the bytes of all KV pages, and raw access to whole blocks (PagePort).
 
-Owns the memory only. It uses numpy, so that the transfer thread starts no second pool of compute threads.
+Owns the memory only. It uses no torch, so that the transfer thread starts no second pool of compute threads.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from headrace.core.errors import InternalError
 from headrace.core.layout import KvLayout
+from headrace_kernels import page_copy
+from headrace_kernels.room import ALIGNMENT, aligned
 
 
 class PageMemory:
@@ -22,7 +24,8 @@ class PageMemory:
         """memory: zeroed bytes to use instead of new ones, as many as num_blocks blocks have."""
         self._layout = layout
         size = num_blocks * layout.block_bytes
-        self.shares: npt.NDArray[np.uint8] = (np.zeros(size, dtype=np.uint8) if memory is None else memory).reshape(
+        memory = aligned(np.zeros(size + ALIGNMENT, dtype=np.uint8))[:size] if memory is None else memory
+        self.shares: npt.NDArray[np.uint8] = memory.reshape(
             ranks, layout.layers, num_blocks, layout.page_bytes // ranks
         )
 
@@ -38,11 +41,18 @@ class PageMemory:
 
     def read(self, blocks: Sequence[int], into: memoryview) -> None:
         parts = self._shaped(blocks, into)
+        if len(self.shares) == 1:
+            page_copy.gather(self.bytes, blocks, np.frombuffer(into, np.uint8))
+            return
         for share, part in zip(self.shares, parts, strict=True):
             np.take(share, np.asarray(blocks, dtype=np.intp), axis=1, out=part, mode="clip")
 
     def write(self, blocks: Sequence[int], data: memoryview) -> None:
-        for share, part in zip(self.shares, self._shaped(blocks, data), strict=True):
+        parts = self._shaped(blocks, data)
+        if len(self.shares) == 1:
+            page_copy.scatter(self.bytes, blocks, np.frombuffer(data, np.uint8))
+            return
+        for share, part in zip(self.shares, parts, strict=True):
             share[:, np.asarray(blocks, dtype=np.intp)] = part
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:

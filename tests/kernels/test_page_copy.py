@@ -1,0 +1,50 @@
+"""Whole blocks between a pool and a buffer: every byte where it belongs, and none elsewhere."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from headrace_kernels import native, page_copy
+
+Bytes = npt.NDArray[np.uint8]
+BLOCKS = 11
+GUARD = 64
+
+
+@pytest.fixture(params=["native", "numpy"], autouse=True)
+def _copier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "numpy":
+        monkeypatch.setattr(page_copy, "_library", lambda: None)
+    elif native.instruction_set() is None:
+        pytest.skip("The native kernels are not built here.")
+
+
+def _memory(size: int, shift: int) -> Bytes:
+    """Bytes of noise that begin `shift` behind a multiple of 64, with guards around them that nobody may touch."""
+    memory = np.random.default_rng(size).integers(0, 256, size + 3 * GUARD, dtype=np.uint8)
+    begin = -memory.ctypes.data % GUARD + shift
+    return memory[begin : begin + size]
+
+
+@pytest.mark.parametrize("shift", [0, 16, 32, 5])
+@pytest.mark.parametrize("page", [64, 256, 12288, 100, 7])
+@pytest.mark.parametrize("layers", [1, 3, 4])
+@pytest.mark.parametrize("blocks", [(4,), (2, 3, 4, 5), (10, 0, 7), tuple(range(BLOCKS)), ()])
+def test_pages_of_any_size_and_place(shift: int, page: int, layers: int, blocks: tuple[int, ...]) -> None:
+    pool = _memory(layers * BLOCKS * page, shift).reshape(layers, BLOCKS, page)
+    wanted = pool[:, list(blocks)].reshape(-1).copy() if blocks else np.empty(0, np.uint8)
+    buffer = _memory(len(wanted), shift)
+    around = buffer.base
+    assert around is not None
+    before = np.array(around)
+    page_copy.gather(pool, blocks, buffer)
+    assert np.array_equal(buffer, wanted)
+    buffer[:] = buffer[::-1]
+    data, left = buffer.copy(), pool.copy()
+    page_copy.scatter(pool, blocks, buffer)
+    assert np.array_equal(buffer, data)
+    left[:, list(blocks)] = data.reshape(layers, len(blocks), -1) if blocks else left[:, list(blocks)]
+    assert np.array_equal(pool, left)
+    begin = (buffer.ctypes.data - around.ctypes.data) if len(buffer) else 0
+    assert np.array_equal(around[:begin], before[:begin])
+    assert np.array_equal(around[begin + len(buffer) :], before[begin + len(buffer) :])
