@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from bench.performance import handoff_tables
 from rich.console import Console
 
 from headrace.bench.handoff_rates import Rates
@@ -56,6 +57,14 @@ def test_json_brings_everything_back() -> None:
     read = from_json(data)
     assert as_json(read) == as_json(REPORT)
     assert tuple(read.rows) == ROWS
+
+
+def test_the_page_gets_both_tables() -> None:
+    lines = handoff_tables(REPORT, "2026-11-30").splitlines()
+    assert lines[0] == "Measured on 2026-11-30."
+    assert "- Machine: 2 cores of a processor (AVX2), 24 GiB of memory; load 0.5." in lines
+    assert "| tcp | 2000 | 1000 | 0.50 |" in lines
+    assert "| tcp | 4.50 | 50.0 | 5.00 | 0.90 | 45.0 |" in lines
 
 
 def test_people_get_tables_that_fit(capsys: pytest.CaptureFixture[str]) -> None:
