@@ -22,7 +22,7 @@ def gather(pool: Bytes, blocks: Sequence[int], into: Bytes) -> None:
     ids = np.asarray(blocks, np.int64)
     library = _library()
     if library is None:
-        np.take(pool, ids, axis=1, out=into.reshape(pool.shape[0], len(ids), -1), mode="clip")
+        np.take(pool, ids, axis=1, out=into.reshape(pool.shape[0], len(ids), pool.shape[2]), mode="clip")
     else:
         library.headrace_gather_pages(*_place(pool), ids.ctypes.data, len(ids), into.ctypes.data)
 
@@ -32,7 +32,7 @@ def scatter(pool: Bytes, blocks: Sequence[int], data: Bytes) -> None:
     ids = np.asarray(blocks, np.int64)
     library = _library()
     if library is None:
-        pool[:, ids] = data.reshape(pool.shape[0], len(ids), -1)
+        pool[:, ids] = data.reshape(pool.shape[0], len(ids), pool.shape[2])
     else:
         library.headrace_scatter_pages(*_place(pool), ids.ctypes.data, len(ids), data.ctypes.data)
 

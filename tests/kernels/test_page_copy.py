@@ -32,7 +32,7 @@ def _memory(size: int, shift: int) -> Bytes:
 @pytest.mark.parametrize("blocks", [(4,), (2, 3, 4, 5), (10, 0, 7), tuple(range(BLOCKS)), ()])
 def test_pages_of_any_size_and_place(shift: int, page: int, layers: int, blocks: tuple[int, ...]) -> None:
     pool = _memory(layers * BLOCKS * page, shift).reshape(layers, BLOCKS, page)
-    wanted = pool[:, list(blocks)].reshape(-1).copy() if blocks else np.empty(0, np.uint8)
+    wanted = pool[:, np.array(blocks, np.intp)].reshape(-1)
     buffer = _memory(len(wanted), shift)
     around = buffer.base
     assert around is not None
@@ -43,7 +43,7 @@ def test_pages_of_any_size_and_place(shift: int, page: int, layers: int, blocks:
     data, left = buffer.copy(), pool.copy()
     page_copy.scatter(pool, blocks, buffer)
     assert np.array_equal(buffer, data)
-    left[:, list(blocks)] = data.reshape(layers, len(blocks), -1) if blocks else left[:, list(blocks)]
+    left[:, np.array(blocks, np.intp)] = data.reshape(layers, len(blocks), page)
     assert np.array_equal(pool, left)
     begin = (buffer.ctypes.data - around.ctypes.data) if len(buffer) else 0
     assert np.array_equal(around[:begin], before[:begin])
