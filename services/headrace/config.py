@@ -23,6 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from headrace import config_flags
 from headrace.config_file import Document, Names, Values, load
 from headrace.core.errors import StartupError
 
@@ -94,6 +95,11 @@ class EngineConfig(ProcessConfig):
     )
     link: Literal["ucx", "tcp", "nccl"] = Field("ucx", description="how KV pages travel")
     ucx_tls: str = Field("tcp,self", description="UCX transports; shared memory is opt-in: tcp,posix,self")
+    data_port_range: str = Field(
+        "",
+        pattern=r"^(\d+-\d+)?$",
+        description="ports that ucx and tcp listen on, as 9200-9299; default: any free ones",
+    )
     lease_ttl_s: float = Field(10.0, gt=0, description="a silent worker is forgotten after this")
     lease_every_s: float = Field(3.0, gt=0, description="how often the lease is renewed")
 
@@ -145,7 +151,11 @@ class GatewayConfig(HttpConfig):
 
     section: ClassVar[str] = "gateway"
 
-    router: str = Field(f"{LOOPBACK}:9000", description="host:port of the router's gRPC service")
+    router: str = Field(
+        f"{LOOPBACK}:9000",
+        description="host:port of the router's gRPC service; several with commas; a name means all its addresses",
+    )
+    metrics_port: int = Field(0, ge=0, le=65535, description="own Prometheus page; 0: none")
 
 
 class FrontendConfig(RouterConfig, HttpConfig):
@@ -260,7 +270,7 @@ Process = TypeVar("Process", bound=ProcessConfig)
 
 def read(config: type[Config], arguments: Sequence[str], command: str = "") -> Config:
     """The configuration from command line, environment and file. Raises StartupError with one sentence a mistake;
-    --help and unknown flags end the process as argparse does, with code 0 and 2."""
+    --help ends the process with code 0."""
     try:
         first = _parsed(config, arguments, command)
         if not isinstance(first, ProcessConfig) or first.config is None:
@@ -268,16 +278,18 @@ def read(config: type[Config], arguments: Sequence[str], command: str = "") -> C
         over = _over_file(type(first), load(first.config, NAMES), getattr(first, "pool", ""))
         return _parsed(over, arguments, command)
     except ValidationError as error:
-        mistakes = [f"{_flag(item['loc'])}: {item['msg']}." for item in error.errors()]
+        mistakes = [f"{_flag(item['loc'])}: {item['msg'].rstrip('.')}." for item in error.errors()]
         raise StartupError(" ".join(mistakes), remedy="See --help.") from None
-    except SettingsError:
+    except SettingsError as error:
+        if str(error).startswith(config_flags.COMPLAINT):
+            raise config_flags.misread(str(error), config.model_fields) from None
         raise StartupError(
             f"{_unreadable(config)} cannot be read.", remedy='A variable with several values is JSON: ["one", "two"].'
         ) from None
 
 
 def _parsed(config: type[Config], arguments: Sequence[str], command: str) -> Config:
-    source = CliSettingsSource[Any](config, cli_prog_name=f"headrace {command}".strip())
+    source = CliSettingsSource[Any](config, cli_prog_name=f"headrace {command}".strip(), cli_exit_on_error=False)
     return CliApp.run(config, cli_args=list(arguments), cli_settings_source=source)
 
 

@@ -17,7 +17,7 @@ import psutil
 
 from headrace import config as configuration
 from headrace.bootstrap.launcher import command_line, open_launcher, worker_spec
-from headrace.config import FrontendConfig, UpConfig, WorkerConfig
+from headrace.config import EngineConfig, FrontendConfig, ProcessConfig, UpConfig, WorkerConfig
 from headrace.core.errors import StartupError, Unavailable
 from headrace.core.layout import DEFAULT_KV_BYTES
 from headrace.engine.weights.size import weight_bytes
@@ -35,18 +35,20 @@ _READY_WITHIN_S = 120.0
 # What a process may take, once its requests are done or cut off, to tell their callers and to close.
 _AFTER_DRAIN_S = 7.0
 _FRONTEND = "frontend"
+_INTERRUPTED = 130
 
 
-async def run(config: UpConfig) -> None:
-    """Serve until SIGINT or SIGTERM. Raises StartupError if the cluster cannot come up; nothing is left then but,
-    where a process failed, the logs."""
+async def run(config: UpConfig) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the exit code: 130 if it was stopped before it was ready.
+
+    Raises StartupError if the cluster cannot come up; nothing is left then but, where a process failed, the logs."""
     logs.setup("up", level=_quiet(config.log_level), as_json=config.log_json)
     stop = await Stop.arm(lifeline=config.lifeline)
     files = await asyncio.to_thread(_preflight, config)
     directory = Path(tempfile.mkdtemp(prefix="headrace-"))
     _say("logs", f"{directory}")
     supervisor: Supervisor | None = None
-    ended_well = False
+    ended_well = was_ready = False
     try:
         async with _redis(config.redis_url.get_secret_value()) as redis_url:
             _say("redis", without_secrets(redis_url))
@@ -56,6 +58,7 @@ async def run(config: UpConfig) -> None:
                 try:
                     specs = process_specs(config, redis_url, directory)
                     if await stop.unless_asked(_start(supervisor, board, specs)):
+                        was_ready = True
                         _say("ready", f"{board.url}/v1  ({_summary(config, files)})")
                         await stop.wait()
                         _say("drain", f"answers have {config.drain_s:g} s to finish; Ctrl-C again stops at once")
@@ -64,6 +67,7 @@ async def run(config: UpConfig) -> None:
         ended_well = True
     finally:
         _put_away(directory, keep=not ended_well or supervisor is None or supervisor.deaths > 0)
+    return 0 if was_ready else _INTERRUPTED
 
 
 def _put_away(logs_directory: Path, *, keep: bool) -> None:
@@ -141,6 +145,10 @@ def _preflight(config: UpConfig) -> ModelFiles:
     require_free_port(config.grpc_host, config.grpc_port, "--grpc-port")
     files = resolve(config.model, config.cache_dir.expanduser(), lambda line: _say("model", line))
     _say("model", f"{files.name}, digest {files.digest.hex()[:12]}")
+    if _told(config):
+        from headrace.bootstrap.feasible import require_feasible  # noqa: PLC0415 - slow to import, and seldom needed
+
+        require_feasible(config, files)
     if config.engine == "torch" and config.device == "cpu":
         require_memory(
             sum(config.roles().values()),
@@ -149,6 +157,12 @@ def _preflight(config: UpConfig) -> ModelFiles:
             psutil.virtual_memory().available,
         )
     return files
+
+
+def _told(config: UpConfig) -> bool:
+    """Whether something about the engine is not as it is by default, which is known to be possible."""
+    fields = {name for name in EngineConfig.model_fields if name not in ProcessConfig.model_fields}
+    return any(getattr(config, name) != UpConfig.model_fields[name].default for name in fields)
 
 
 def _weight_bytes(files: ModelFiles, config: UpConfig) -> int:

@@ -79,7 +79,9 @@ def test_a_redis_that_is_away_is_one_sentence() -> None:
 
 def test_mistakes_in_flags_and_environment_are_one_sentence() -> None:
     assert_one_sentence(up("--prefill=-1"), "--prefill")
-    assert_one_sentence(up("--no-such-flag"), "--no-such-flag")
+    for ended in (up("--no-such-flag"), up("--port"), up("model", "another")):
+        assert_one_sentence(ended)
+        assert len(ended.stderr.splitlines()) == 1
     assert_one_sentence(up(HEADRACE_ENGINE="steam"), "--engine", "torch")
     assert_one_sentence(up("--prefill=0"), "--local 1")
 
@@ -165,7 +167,7 @@ def test_ctrl_c_while_starting_stops_what_has_started(tmp_path: Path) -> None:
         family = eventually(lambda: me.children(recursive=True), lambda found: len(found) >= 2)
         process.send_signal(signal.SIGINT)
         process.stdout.read()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=30) == 130
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
     assert "Traceback" not in (tmp_path / "up.log").read_text()

@@ -29,6 +29,7 @@ from headrace.gateway.options import GatewayOptions
 from headrace.gateway.server import GatewayServer
 from headrace.modelfiles.files import ModelFiles
 from headrace.modelfiles.pretokenizers import tokenizer_json
+from headrace.roster.memory_commons import MemoryCommons
 from headrace.roster.memory_roster import MemoryRoster
 from headrace.router.attachments import Patience
 from headrace.router.models import ServedModel
@@ -170,6 +171,7 @@ async def _router(
         roster=roster,
         connect=connect,
         match=lambda hashes: {},
+        commons=MemoryCommons(),
         metrics=RouterMetrics(),
         options=RouterOptions(
             policy=Policy(disaggregation=Disaggregation.ALWAYS), patience=Patience(5.0, 0.02, 0.1), grace_s=1.0

@@ -158,6 +158,7 @@ FORGERIES: dict[str, Callable[[Ticket], Ticket]] = {
     "source": lambda ticket: replace(ticket, source=WorkerRef("prefill-0", "a0")),
     "target": lambda ticket: replace(ticket, target=WorkerRef("decode-0", "b0")),
     "model": lambda ticket: replace(ticket, model_digest=b"n" * 16),
+    "context": lambda ticket: replace(ticket, context=b"o" * 16),
 }
 
 
@@ -240,7 +241,7 @@ def test_a_peer_that_never_comes_ends_at_the_deadline(pair: Callable[..., Pair],
 def test_a_sender_whose_receiver_is_nowhere_fails_at_once(pair: Callable[..., Pair]) -> None:
     for wiring in LINKS:
         made = pair(wiring)
-        ticket = replace(made.ticket(8), address="127.0.0.1:1")
+        ticket = replace(made.ticket(8), address="127.0.0.1:1/0123456789abcdef")
         made.p.send(ticket, 20.0)
         made.p.advance(ticket.transfer, tuple(range(8)))
         report = made.p.report(10.0)

@@ -13,6 +13,7 @@ from headrace.transfer.site import TransferOptions
 from headrace.transfer.slabs import SlabState
 
 LINKS = ["loopback", "tcp", "ucx", "nccl"]
+UNDER_WAY = "headrace_kv_transfer_inflight_bytes"
 
 
 @pytest.fixture
@@ -132,6 +133,22 @@ def test_a_leg_that_crashes_while_it_drains_is_written_off(
         prefill.step()
     assert [report.status for report in decode.reports] == [TransferStatus.CANCELLED, TransferStatus.COMPLETE]
     assert decode.slabs(SlabState.POSTED) == 0
+
+
+def test_a_sender_that_crashes_leaves_its_peers_share_to_others(
+    desks: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefill, decode = desks
+    ticket = decode.ticket(8)
+    prefill.sends(ticket)
+    prefill.step()
+    assert prefill.sample(UNDER_WAY) > 0
+    prefill.transfers.cancel(ticket.transfer)
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.transfer.outbound.Outbound.drain", _crash)
+        prefill.step()
+    assert prefill.transfers.empty
+    assert prefill.sample(UNDER_WAY) == 0
 
 
 def _crash(_: object) -> None:

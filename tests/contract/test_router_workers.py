@@ -16,6 +16,7 @@ from headrace.core.generation import Chunk, FinishReason, GenerateRequest, Promp
 from headrace.core.pages import PagePort
 from headrace.core.sampling import SamplingParams
 from headrace.core.vocabulary import Vocabulary
+from headrace.roster.memory_commons import MemoryCommons
 from headrace.roster.memory_roster import MemoryRoster
 from headrace.router.attachment import Connection
 from headrace.router.attachments import Patience
@@ -154,6 +155,7 @@ async def cluster(
             roster=roster,
             connect=connect,
             match=lambda hashes: {},
+            commons=MemoryCommons(),
             metrics=RouterMetrics(),
             options=RouterOptions(
                 policy=Policy(disaggregation=mode), patience=Patience(5.0, 0.02, 0.1), grace_s=1.0, comeback_s=1.0

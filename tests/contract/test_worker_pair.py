@@ -226,6 +226,18 @@ async def test_prefill_job_that_fails_fails_the_decode_job(link: str) -> None:
         await pair.quiet()
 
 
+async def test_pages_of_other_tokens_are_refused(link: str) -> None:
+    """Even where a router says that they are of the same job."""
+    async with paired(link) as pair:
+        key, prefill = await pair.begin(job("a", prompt=100))
+        pair.prefill.router.submit(replace(prefill, tokens=(*prefill.tokens[:50], 5, *prefill.tokens[51:])))
+        error = (await pair.decode.router.ended(key)).error
+        assert isinstance(error, TransferFailed)
+        assert "context" in error.message
+        pair.prefill.router.say(Abort(key))
+        await pair.quiet()
+
+
 async def test_prefill_worker_stopping_fails_the_decode_job(link: str) -> None:
     gate = Gate()
     async with paired(link, fake_engine(blocks=128, before_step=gate)) as pair:

@@ -143,6 +143,7 @@ class Peer:
         options: TransferOptions | None = None,
         *,
         switchboard: Switchboard | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.pages = ArrayPages(layout, blocks, seed)
         self.registry = CollectorRegistry()
@@ -150,7 +151,7 @@ class Peer:
         self.broken: queue.SimpleQueue[HeadraceError] = queue.SimpleQueue()
         self.watched: WatchedLink | None = None
         self.opens = True
-        self._factory = make_link(link, switchboard=switchboard)
+        self._factory = make_link(link, host, switchboard=switchboard)
         metrics = TransferMetrics(self.registry)
         opened = LinkFactory(link, self._open)
         self.thread = TransferThread(opened, self.pages, self.reports.put, metrics, options, on_broken=self.broken.put)
@@ -176,6 +177,12 @@ class Peer:
 
     def cancel(self, transfer: bytes, lost: bool = False) -> None:
         self.thread.cancel(transfer, lost=lost)
+
+    def meet(self, address: str, timeout_s: float = 20.0) -> str:
+        """Why the peer at an address did not answer, "" if it did."""
+        told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.thread.meet(address, lambda reason, seconds: told.put(reason))
+        return told.get(timeout=timeout_s)
 
     def health(self) -> CarrierHealth:
         return self.thread.health
@@ -207,18 +214,21 @@ class Peer:
 
 
 class ProcessPeer:
-    """A Peer in a child process. `process` is its handle, for signals."""
+    """A Peer in a child process. `process` is its handle, for signals. command: what stands before its own."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Any, command: Sequence[str] = (), **named: Any) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*command, sys.executable, str(Path(__file__))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        self._call("__init__", *args)
+        self._call("__init__", *args, **named)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         return lambda *args, **labels: self._call(method, *args, **labels)
 
-    def _call(self, method: str, *args: Any, **labels: str) -> Any:
+    def _call(self, method: str, *args: Any, **labels: Any) -> Any:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         pickle.dump((method, args, labels), self.process.stdin)
@@ -287,7 +297,7 @@ def _serve() -> None:
         answer, error = None, None
         try:
             if peer is None:
-                peer = Peer(*args)
+                peer = Peer(*args, **labels)
             else:
                 answer = getattr(peer, method)(*args, **labels)
         except Exception as raised:

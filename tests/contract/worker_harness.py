@@ -14,6 +14,7 @@ from headrace.core.fleet import Load, Role, WorkerRef
 from headrace.core.jobs import (
     Busy,
     Command,
+    Committed,
     Ending,
     Events,
     Granted,
@@ -21,6 +22,7 @@ from headrace.core.jobs import (
     Job,
     JobKey,
     JobKind,
+    Met,
     Outcome,
     Report,
     Submit,
@@ -36,7 +38,7 @@ from headrace.engine.options import EngineOptions
 from headrace.modelfiles.files import ModelConfig, ModelFiles
 from headrace.rpc.contracts import PROTOCOL_VERSION, WorkerService
 from headrace.telemetry.metrics import WorkerMetrics
-from headrace.transfer.carrier import CarrierHealth, MakeCarrier, Side, TransferReport, TransferStatus
+from headrace.transfer.carrier import CarrierHealth, MakeCarrier, Side, Told, TransferReport, TransferStatus
 from headrace.worker.identity import Identity
 from headrace.worker.service import Worker
 
@@ -146,6 +148,8 @@ class WaitingCarrier:
         self.received: dict[bytes, Leg] = {}
         self.sent: dict[bytes, Leg] = {}
         self.cancelled: list[bytes] = []
+        self.lost: list[bytes] = []
+        self.met: dict[str, Told] = {}
         self.closed = False
         self.answers_cancel = False
         self._report = report
@@ -168,7 +172,12 @@ class WaitingCarrier:
         assert blocks[: len(leg.blocks)] == leg.blocks, "blocks of a transfer only grow"
         leg.blocks = blocks
 
-    def cancel(self, transfer: bytes) -> None:
+    def meet(self, address: str, told: Told) -> None:
+        self.met[address] = told
+
+    def cancel(self, transfer: bytes, *, lost: bool = False) -> None:
+        if lost:
+            self.lost.append(transfer)
         leg = self.received.get(transfer) or self.sent[transfer]
         if leg.done:
             return  # the report is on its way
@@ -192,10 +201,12 @@ class Heard:
 
     welcome: Welcome | None = None
     granted: dict[JobKey, Granted] = field(default_factory=dict)
+    committed: dict[JobKey, Committed] = field(default_factory=dict)
     busy: dict[JobKey, Busy] = field(default_factory=dict)
     tokens: dict[JobKey, list[int]] = field(default_factory=lambda: defaultdict(list))
     cached: dict[JobKey, int] = field(default_factory=dict)
     endings: dict[JobKey, list[Ending]] = field(default_factory=lambda: defaultdict(list))
+    met: list[Met] = field(default_factory=list)
     load: Load | None = None
     draining: bool = False
 
@@ -254,9 +265,15 @@ class Router:
         match report:
             case Welcome():
                 heard.welcome, heard.load = report, report.load
+            case Met():
+                heard.met.append(report)
             case Granted():
                 assert report.key not in heard.granted
                 heard.granted[report.key] = report
+            case Committed():
+                assert report.key in heard.granted
+                assert report.key not in heard.committed
+                heard.committed[report.key] = report
             case Busy():
                 heard.busy[report.key] = report
             case Events():

@@ -133,6 +133,8 @@ def test_alerts_cover_what_breaks() -> None:
         ("headrace_kv_transfers_total", ("status", "=", "failed")),
         ("headrace_kv_units_refused_total",),
         ("headrace_redis_up",),
+        ("headrace_kv_link_rebuilds_total",),
+        ("headrace_commit_wait_seconds_bucket",),
     } <= read
 
 

@@ -315,3 +315,27 @@ def ports(pod: Pod) -> set[str]:
 def patience(probe: dict[str, Any]) -> int:
     """Seconds until it acts."""
     return int(probe["periodSeconds"]) * int(probe.get("failureThreshold", 3))
+
+
+@pytest.mark.parametrize(
+    ("values", "ports"),
+    [
+        ({"workers": {"config": {"data_port_range": "9200-9299"}}}, [{"port": 9200, "endPort": 9299}]),
+        ({"config": {"worker": {"data_port_range": "9200-9299"}}}, [{"port": 9200, "endPort": 9299}]),
+        (
+            {
+                "workers": {"config": {"data_port_range": "9200-9299"}},
+                "pools": {"decode": {"role": "decode", "config": {"data_port_range": "9300-9399"}}},
+            },
+            [{"port": 9300, "endPort": 9399}, {"port": 9200, "endPort": 9299}],
+        ),
+        ({"pools": {"decode": {"role": "decode", "config": {"data_port_range": "9300-9399"}}}}, None),
+    ],
+    ids=["of all", "in the file", "two", "not of all"],
+)
+def test_a_network_policy_names_the_ports_of_pages(values: dict[str, Any], ports: list[dict[str, int]] | None) -> None:
+    policies = of_kind(rendered(values), "NetworkPolicy").values()
+    (policy,) = (each for each in policies if each["metadata"]["name"].endswith("-workers"))
+    _, pages, _ = policy["spec"]["ingress"]
+    assert pages.get("ports") == ports
+    assert pages["from"] == [{"podSelector": policy["spec"]["podSelector"]}]

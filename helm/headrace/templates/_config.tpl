@@ -65,3 +65,18 @@ gpus: {{ $pool.gpus }}
 {{- $root := first . -}}
 {{- toYaml (mergeOverwrite (deepCopy $root.Values.workers) (deepCopy (index $root.Values.pools (last .)))) -}}
 {{- end }}
+
+{{/* The ports of KV pages, as a NetworkPolicy names them; nothing if some pool takes any port. */}}
+{{- define "headrace.dataPorts" -}}
+{{- $file := include "headrace.config" . | fromYaml -}}
+{{- $ranges := list -}}
+{{- range $file.pools -}}
+{{- $ranges = append $ranges (dig "data_port_range" (dig "data_port_range" "" $file.worker) .) -}}
+{{- end -}}
+{{- if not (has "" $ranges) -}}
+{{- range uniq $ranges -}}
+{{- $ports := splitList "-" . }}
+- {port: {{ first $ports | int }}, endPort: {{ last $ports | int }}}
+{{- end -}}
+{{- end -}}
+{{- end }}

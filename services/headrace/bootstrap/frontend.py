@@ -18,17 +18,22 @@ from headrace.modelfiles.resolve import resolve
 from headrace.placement.stop import Stop
 from headrace.prefix.redis_index import RedisIndex
 from headrace.prefix.replica import Replica
+from headrace.roster.redis_commons import RedisCommons
 from headrace.roster.redis_roster import RedisRoster
 from headrace.router.models import ServedModel
 from headrace.router.options import RouterOptions
 from headrace.router.policy import Disaggregation, Policy
 from headrace.router.service import Router
-from headrace.rpc.clients import FleetClient, InferenceClient, WorkerClient
+from headrace.rpc.addresses import located, places
+from headrace.rpc.clients import WorkerClient
 from headrace.rpc.contracts import Fleet, Inference
-from headrace.rpc.server import serve
+from headrace.rpc.failover import FailoverInference
+from headrace.rpc.fleet_failover import FailoverFleet
+from headrace.rpc.routers import Pace, Routers
+from headrace.rpc.server import Server, serve
 from headrace.store.connection import Store
 from headrace.telemetry.exposition import expose
-from headrace.telemetry.metrics import RouterMetrics
+from headrace.telemetry.metrics import GatewayMetrics, RouterMetrics
 from headrace.text.model import TextModel
 
 # The servers stay for as long as requests drain, and then only pass on how the others ended.
@@ -43,8 +48,8 @@ async def run_frontend(config: FrontendConfig) -> None:
         router = await _router(config, closing)
         grpc = await _grpc(config, router, closing)
         url = await _http(config, router, router, closing, grace_s=_SERVER_S)
-        closing.push_async_callback(router.stop, config.drain_s)
-        announce.ready(url=url, grpc=grpc)
+        _drain_first(router, grpc, config, closing)
+        announce.ready(url=url, grpc=_at(config, grpc))
         await stop.wait()
 
 
@@ -55,21 +60,32 @@ async def run_router(config: RouterConfig) -> None:
     async with AsyncExitStack() as closing:
         router = await _router(config, closing)
         grpc = await _grpc(config, router, closing)
-        closing.push_async_callback(router.stop, config.drain_s)
-        announce.ready(grpc=grpc)
+        _drain_first(router, grpc, config, closing)
+        announce.ready(grpc=_at(config, grpc))
         await stop.wait()
 
 
 async def run_gateway(config: GatewayConfig) -> None:
-    """A gateway alone, before a router elsewhere."""
+    """A gateway alone, before routers elsewhere."""
     announce.begin("gateway", config)
     stop = await Stop.arm(lifeline=config.lifeline)
     async with AsyncExitStack() as closing:
-        inference, fleet = InferenceClient(config.router), FleetClient(config.router)
-        closing.push_async_callback(inference.close)
-        closing.push_async_callback(fleet.close)
+        metrics = GatewayMetrics()
+        metrics.process.watch(asyncio.get_running_loop())
+        closing.callback(expose(config.host, config.metrics_port, metrics.registry))
+        routers = await _routers(config, closing)
+        inference, fleet = FailoverInference(routers), FailoverFleet(routers)
         announce.ready(url=await _http(config, inference, fleet, closing, grace_s=config.drain_s))
         await stop.wait()
+
+
+async def _routers(config: GatewayConfig, closing: AsyncExitStack) -> Routers:
+    wanted = places(config.router)
+    pace = Pace(locate_s=0.0) if all(place.fixed for place in wanted) else Pace()
+    routers = Routers(lambda: located(wanted), pace=pace)
+    closing.push_async_callback(routers.close)
+    await routers.start()
+    return routers
 
 
 async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
@@ -80,6 +96,7 @@ async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
     store = Store(redis_url)
     closing.push_async_callback(store.close)
     metrics = RouterMetrics()
+    metrics.process.watch(asyncio.get_running_loop())
     metrics.redis_up.set_function(lambda: float(store.healthy))
     closing.callback(expose(config.grpc_host, config.metrics_port, metrics.registry))
     replica = Replica(RedisIndex(store, fleet=config.fleet))
@@ -90,6 +107,7 @@ async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
         roster=RedisRoster(store, fleet=config.fleet),
         connect=lambda info: WorkerClient(info.address),
         match=replica.match,
+        commons=RedisCommons(store, fleet=config.fleet),
         metrics=metrics,
         options=RouterOptions(
             name=f"router-{secrets.token_hex(4)}",
@@ -109,11 +127,21 @@ def _served_model(config: RouterConfig) -> ServedModel:
     return ServedModel(name, TextModel.load(files), files.config.max_position, int(time.time()))
 
 
-async def _grpc(config: RouterConfig, router: Router, closing: AsyncExitStack) -> str:
+async def _grpc(config: RouterConfig, router: Router, closing: AsyncExitStack) -> Server:
     server = await serve(f"{config.grpc_host}:{config.grpc_port}", inference=router, fleet=router)
     closing.push_async_callback(server.stop, _SERVER_S)
     await server.set_ready(True)
+    return server
+
+
+def _at(config: RouterConfig, server: Server) -> str:
     return f"{config.grpc_host}:{server.port}"
+
+
+def _drain_first(router: Router, server: Server, config: RouterConfig, closing: AsyncExitStack) -> None:
+    """What happens before the servers stop, in order: gateways that watch learn of it, then requests get their time."""
+    closing.push_async_callback(router.stop, config.drain_s)
+    closing.push_async_callback(server.set_ready, False)
 
 
 async def _http(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace.bootstrap import announce
+from headrace.bootstrap.engine_options import engine_options
 from headrace.config import WorkerConfig
 from headrace.core.errors import StartupError
 from headrace.core.fleet import Role, WorkerInfo, WorkerRef
@@ -20,7 +21,6 @@ from headrace.core.pages import PagePort
 from headrace.engine.build import build_engine
 from headrace.engine.engine import Engine
 from headrace.engine.fake import build_fake_engine
-from headrace.engine.options import EngineOptions
 from headrace.modelfiles.resolve import resolve
 from headrace.placement.stop import Stop
 from headrace.prefix.publisher import Publisher
@@ -33,6 +33,7 @@ from headrace.store.connection import Store
 from headrace.telemetry.exposition import expose
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import TransferReport
+from headrace.transfer.data_address import port_range
 from headrace.transfer.factory import make_link
 from headrace.transfer.link import LinkFactory
 from headrace.transfer.site import TransferOptions
@@ -62,7 +63,8 @@ async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
     redis_url = config.redis_url.get_secret_value()
     if not redis_url:
         raise StartupError("A worker needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
-    link = link or make_link(config.link, _reached_at(config), tls=config.ucx_tls)
+    ports = port_range(config.data_port_range)
+    link = link or make_link(config.link, _reached_at(config), tls=config.ucx_tls, ports=ports)
     stop = await Stop.arm(lifeline=config.lifeline)
     model, engine, ranks = await asyncio.to_thread(_load, config)
     ref = WorkerRef(name, secrets.token_hex(8))
@@ -87,25 +89,7 @@ async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
 def _load(config: WorkerConfig) -> tuple[str, Engine, "Ranks | None"]:
     """The model's name, its engine, and the ranks beside this process."""
     files = resolve(config.model, config.cache_dir.expanduser())
-    options = EngineOptions(
-        dtype=config.dtype,
-        max_model_len=config.max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_step_ms=config.max_step_ms,
-        block_size=config.block_size,
-        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-        gpu_memory_utilization=config.gpu_memory_utilization,
-        enable_prefix_caching=config.enable_prefix_caching,
-        threads=config.threads,
-        batch_invariant=config.batch_invariant,
-        tensor_parallel_size=config.tensor_parallel_size,
-        kernels=config.kernels,
-        cpu_isa=config.cpu_isa,
-        quantization=config.quantization,
-        device=config.device,
-        enforce_eager=config.enforce_eager,
-    )
+    options = engine_options(config, config.threads)
     if config.engine == "fake":
         pause = partial(time.sleep, config.fake_step_ms / 1000) if config.fake_step_ms else None
         return files.name, build_fake_engine(files, files.vocabulary, options, before_step=pause), None
@@ -127,6 +111,7 @@ async def _serve(
 ) -> tuple[Worker, WorkerInfo, Server]:
     """The worker behind its gRPC port, not ready yet. Closing ends the worker first: routers hear its last words."""
     metrics = WorkerMetrics()
+    metrics.process.watch(asyncio.get_running_loop())
     closing.callback(expose(config.host, config.metrics_port, metrics.registry))
 
     def make_carrier(pages: PagePort, report: Callable[[TransferReport], None]) -> TransferThread:

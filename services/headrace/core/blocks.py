@@ -41,6 +41,11 @@ def chain(parent: bytes, tokens: Sequence[int]) -> tuple[bytes, ...]:
     return tuple(hashes)
 
 
+def context_of(tokens: Sequence[int]) -> bytes:
+    """16 bytes that name a run of tokens, for both ends of a transfer to compare."""
+    return xxhash.xxh3_128(np.asarray(tokens, dtype="<i4").tobytes()).digest()
+
+
 def blocks_for(tokens: int, block_tokens: int = BLOCK_TOKENS) -> int:
     """How many blocks `tokens` tokens occupy, a partly filled one counted whole."""
     return -(-tokens // block_tokens)

@@ -30,6 +30,8 @@ class HeadraceError(Exception):
     def __init__(
         self, message: str, *, remedy: str = "", retry_after_s: float | None = None, param: str | None = None
     ) -> None:
+        if message.endswith("..") and not message.endswith("..."):
+            message = message[:-1]  # it ends with a reason that is a sentence itself
         super().__init__(f"{message} {remedy}".strip())
         self.message = message
         self.remedy = remedy
@@ -101,6 +103,15 @@ class WorkerLost(Unavailable):
     kind = ErrorKind("worker_lost", True, 503, "ABORTED")
 
 
+class RouterLost(Unavailable):
+    """The request's router has gone, or is about to, before the answer was complete. Another one can take it up.
+
+    Says nothing of the request: no router has refused it.
+    """
+
+    kind = ErrorKind("router_lost", True, 503, "UNAVAILABLE")
+
+
 class TransferFailed(Unavailable):
     """KV pages did not arrive, or did not verify. They were not used."""
 
@@ -131,6 +142,7 @@ ERRORS: tuple[type[HeadraceError], ...] = (
     Cancelled,
     Unavailable,
     WorkerLost,
+    RouterLost,
     TransferFailed,
     DeadlineExceeded,
     StartupError,

@@ -11,6 +11,7 @@ from headrace.core.fleet import Load, WorkerInfo, WorkerRef
 from headrace.core.logprobs import TokenLogprob
 from headrace.core.sampling import SamplingParams
 from headrace.core.ticket import Ticket
+from headrace.core.waterfall import TransferNote
 
 
 class JobKind(Enum):
@@ -91,12 +92,28 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Ends a job of any kind; unknown keys are ignored. Overtakes queued submits."""
+    """Ends a job of any kind; unknown keys are ignored. Overtakes queued submits.
+
+    lost: the job's peer is dead, so nothing that is under way between them is waited for. May follow an abort without.
+    """
 
     key: JobKey
+    lost: bool = False
 
 
-Command = Hello | Submit | Activate | Abort
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """Has a prefill worker call the link of a decode worker, so that the first transfer finds the way open.
+
+    link, address: the peer's link and its data address.
+    """
+
+    peer: WorkerRef
+    link: str
+    address: str
+
+
+Command = Hello | Submit | Activate | Abort | Meet
 
 
 class Outcome(Enum):
@@ -127,11 +144,28 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """A decode job has all its pages, verified, and its first token: it needs its prefill worker no more."""
+
+    key: JobKey
+    note: TransferNote
+
+
+@dataclass(frozen=True, slots=True)
 class Busy:
     """A job was not taken: no room. It left nothing behind."""
 
     key: JobKey
     retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What came of a Meet. reason: why the peer did not answer, "" if it did. ms: from the Meet to its outcome."""
+
+    peer: WorkerRef
+    reason: str
+    ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +188,15 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A job's last word, exactly one a job. error is set if and only if the outcome is FAILED."""
+    """A job's last word, exactly one a job. error is set if and only if the outcome is FAILED.
+
+    note: what a prefill job that handed over saw of its transfer; a worker that does not know of notes sends none.
+    """
 
     key: JobKey
     outcome: Outcome
     error: HeadraceError | None = None
+    note: TransferNote | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,4 +209,4 @@ class Events:
     draining: bool = False
 
 
-Report = Welcome | Granted | Busy | Events
+Report = Welcome | Granted | Committed | Busy | Events | Met

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from headrace.core.fleet import Role, WorkerRef
 from headrace.core.lifecycle import Transition
+from headrace.core.waterfall import AttemptNote, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Explanation:
     """The life of one request: each attempt's route, each phase change, how it ended.
 
     actual_cached_tokens, actual_ttft_ms: what came of the expectation; 0 where it never came to be.
+    notes: what both ends saw of each transfer that completed. waterfall: the parts of its time, one after the other;
+    their sum is all of it, and before the first commit or first_decode its time to first token.
     """
 
     request: str
@@ -48,3 +51,5 @@ class Explanation:
     outcome: str
     actual_cached_tokens: int
     actual_ttft_ms: float
+    notes: tuple[AttemptNote, ...] = ()
+    waterfall: tuple[Part, ...] = ()

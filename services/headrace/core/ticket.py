@@ -17,6 +17,8 @@ class Ticket:
     blocks before it are resident at the receiver. The last one may be partly filled and is sent whole.
     source, target: the two incarnations; data from any other is refused (I4).
     address: the receiver's data address, for the link named `link`.
+    context: names the tokens that the blocks are of (core.blocks.context_of). It never travels in a ticket: each side
+    makes it of its own job and every frame holds the sender's, so pages of other tokens are refused.
     """
 
     transfer: bytes
@@ -32,3 +34,4 @@ class Ticket:
     unit_blocks: int
     link: str
     address: str
+    context: bytes = b""

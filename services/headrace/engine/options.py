@@ -66,41 +66,41 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         _require(self.dtype == "auto" or self.dtype in DTYPE_BYTES, f"dtype {self.dtype!r} is unknown.", _DTYPES)
-        _require(self.max_num_seqs >= 1, "max_num_seqs must be 1 or more.", "Raise it.")
+        _require(self.max_num_seqs >= 1, "max_num_seqs must be 1 or more.", "Raise --max-num-seqs.")
         _require(
             self.max_num_batched_tokens >= self.max_num_seqs,
             f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs ({self.max_num_seqs}).",
-            "A step must hold one token of every sequence: raise the first or lower the second.",
+            "A step must hold one token of every sequence: raise --max-num-batched-tokens or lower --max-num-seqs.",
         )
         _require(
             0 <= self.max_step_ms < math.inf,
             f"max_step_ms {self.max_step_ms} is no time that a step could take.",
-            "Give milliseconds such as 50, or 0 for no limit.",
+            "Give --max-step-ms milliseconds such as 50, or 0 for no limit.",
         )
         _require(
             self.block_size >= BLOCK_TOKENS and self.block_size % BLOCK_TOKENS == 0,
             f"block_size {self.block_size} is no multiple of {BLOCK_TOKENS}.",
-            f"Use {BLOCK_TOKENS}.",
+            f"Use --block-size={BLOCK_TOKENS}.",
         )
         _require(
             self.kv_cache_memory_bytes is None or self.gpu_memory_utilization is None,
             "kv_cache_memory_bytes and gpu_memory_utilization both say how large the KV pool is.",
-            "Give one of them.",
+            "Give --kv-cache-memory-bytes or --gpu-memory-utilization.",
         )
         _require(
             self.gpu_memory_utilization is None or 0 < self.gpu_memory_utilization <= 1,
             f"gpu_memory_utilization {self.gpu_memory_utilization} is not above 0 and at most 1.",
-            "Give a share such as 0.8.",
+            "Give --gpu-memory-utilization a share such as 0.8.",
         )
         _require(
             not self.batch_invariant or self.max_num_batched_tokens <= MOST_ROWS,
             f"batch_invariant with {self.max_num_batched_tokens} max_num_batched_tokens is not supported.",
-            f"Products of matrices keep their rounding up to {MOST_ROWS} rows: choose that or fewer.",
+            f"Products of matrices keep their rounding up to {MOST_ROWS} rows: lower --max-num-batched-tokens to that.",
         )
         _require(
             self.tensor_parallel_size in _RANKS,
             f"tensor_parallel_size {self.tensor_parallel_size} is not supported.",
-            f"Choose {', '.join(map(str, _RANKS))}.",
+            f"Choose --tensor-parallel-size {', '.join(map(str, _RANKS))}.",
         )
         self._check_who_computes()
 
@@ -150,7 +150,7 @@ class EngineOptions:
         return ", ".join(part for part in parts if part)
 
 
-_DTYPES = f"Choose auto, {', '.join(DTYPE_BYTES)}."
+_DTYPES = f"Choose --dtype auto, {', '.join(DTYPE_BYTES)}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +177,16 @@ def plan_pool(
     fits = num_blocks * options.block_size
     wanted = options.max_model_len
     _require(
+        wanted is None or 2 <= wanted <= config.max_position,
+        f"max_model_len {wanted} is not between 2 and the model's own context of {config.max_position}.",
+        f"Leave out --max-model-len, or give at most {config.max_position}.",
+    )
+    _require(
         num_blocks >= 2 and (wanted is None or wanted <= fits),
         f"{source} holds {max(0, num_blocks)} blocks of {layout.block_bytes} bytes"
         f" = {max(0, fits)} tokens, fewer than the {wanted or 2 * options.block_size} of max_model_len.",
         f"Raise {'--kv-cache-memory-bytes' if options.gpu_memory_utilization is None else '--gpu-memory-utilization'}"
         " or lower --max-model-len.",
-    )
-    _require(
-        wanted is None or 2 <= wanted <= config.max_position,
-        f"max_model_len {wanted} is not between 2 and the model's own context of {config.max_position}.",
-        "Change --max-model-len.",
     )
     longest = wanted if wanted is not None else min(config.max_position, fits)
     arithmetic = (
@@ -232,7 +232,9 @@ def model_digest(files: ModelFiles, dtype: str, recipe: str = "kv plain") -> byt
 
 
 def _require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    _require(value in choices, f"{name} {value!r} is unknown.", f"Choose {', '.join(choices)}.")
+    _require(
+        value in choices, f"{name} {value!r} is unknown.", f"Choose --{name.replace('_', '-')} {', '.join(choices)}."
+    )
 
 
 def _require(holds: bool, sentence: str, remedy: str) -> None:

@@ -21,6 +21,9 @@ from headrace.gateway.shown import Shown
 from headrace.gateway.sse import EventStream, event
 from headrace.gateway.usage import total_usage
 
+# The router is the first to say that an answer's time is up; a client that then does not read has so much longer.
+_LATE_S = 2.0
+
 
 class Completions:
     """Handlers of both endpoints over the router's generations."""
@@ -64,7 +67,9 @@ class Completions:
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
         answer = format_of(context.id, model, int(time.time()), with_usage, shown)
         if body.stream:
-            return EventStream(_events(chunks, answer, wanted, shown, with_usage), self._options.keepalive_s)
+            limit_s = self._options.request_timeout_s + _LATE_S
+            events = _events(chunks, answer, wanted, shown, with_usage)
+            return EventStream(events, self._options.keepalive_s, limit_s)
         choices = await while_present(request.receive, _collect(chunks, wanted))
         return JSONResponse(answer.whole(choices))
 

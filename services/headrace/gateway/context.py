@@ -34,7 +34,8 @@ _log = structlog.get_logger()
 class RequestContext:
     """What is known of one HTTP request. id: what its answer carries; tenant_salt: from its key, or empty.
 
-    outcome: how it ended: "answered", "client_gone", "cut_off" by a stopping server, "failed".
+    outcome: how it ended: "answered", "client_gone", "cut_off" by a stopping server or because the client
+    did not read, "failed".
     """
 
     id: str

@@ -8,7 +8,15 @@ import math
 import structlog
 from starlette.responses import JSONResponse
 
-from headrace.core.errors import HeadraceError, InternalError, InvalidRequest, ModelNotFound, Unauthenticated
+from headrace.core.errors import (
+    HeadraceError,
+    InternalError,
+    InvalidRequest,
+    ModelNotFound,
+    RouterLost,
+    Unauthenticated,
+    Unavailable,
+)
 
 GONE_STATUS = 499
 _log = structlog.get_logger()
@@ -68,4 +76,7 @@ def _param(error: HeadraceError) -> str | None:
 def _code(error: HeadraceError) -> str:
     if isinstance(error, BadParameter):
         return error.code
+    if isinstance(error, RouterLost):
+        # Which process it was that stopped is nothing that a client could act upon.
+        return Unavailable.kind.code
     return "invalid_api_key" if isinstance(error, Unauthenticated) else error.kind.code

@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from headrace.core.errors import StartupError
+from headrace.gateway.connection import Connection
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 65
@@ -80,7 +81,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
     """Our own access log and exceptions' log lines replace uvicorn's."""
     return uvicorn.Config(
         app,
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,

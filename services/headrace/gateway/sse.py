@@ -2,7 +2,8 @@
 
 The status line waits for the first event, at most one keepalive interval, so that what fails at once fails with
 its own status. After that the status is 200; silence is filled with comments, and an error is an event
-`{"error": {...}}` after which the stream ends *without* `[DONE]`: `[DONE]` means that the answer is complete.
+`{"error": {...}}` after which the stream ends *without* `[DONE]`: `[DONE]` means that the answer is complete. A client
+that does not read is waited for until the response's time is up, and then cut off.
 """
 
 import asyncio
@@ -13,9 +14,10 @@ from typing import Any
 
 import structlog
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from headrace.core.errors import Cancelled, HeadraceError, InternalError
+from headrace.core.errors import Cancelled, DeadlineExceeded, HeadraceError, InternalError
+from headrace.gateway.connection import cut
 from headrace.gateway.context import RequestContext, context_of, cut_off, farewell
 from headrace.gateway.errors import error_body, error_response, report_defect
 from headrace.gateway.presence import while_present
@@ -38,35 +40,57 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 class EventStream(Response):
-    """Sends `events`, each encoded already, then `[DONE]`. Closes them when the client leaves."""
+    """Sends `events`, each encoded already, then `[DONE]`. Closes them when the client leaves, and after `limit_s`
+    seconds."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None], keepalive_s: float) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], keepalive_s: float, limit_s: float) -> None:
         super().__init__(media_type="text/event-stream")
         self._events = events
         self._keepalive_s = keepalive_s
+        self._limit_s = limit_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
         writer = _Writer(send, self._keepalive_s)
         try:
-            error = await while_present(receive, self._write(writer, context))
+            async with asyncio.timeout(self._limit_s):
+                error = await while_present(receive, self._write(writer, context))
+                await self._end(writer, error, scope, receive, send)
         except Cancelled:
             context.outcome = "client_gone"
-            return
+        except TimeoutError:
+            context.outcome = "cut_off"
+            await self._give_up(writer, scope)
         except asyncio.CancelledError:
             if writer.started:
                 await farewell(writer.end(event(error_body(cut_off()))))
             raise
         finally:
             await self._events.aclose()
+
+    async def _end(
+        self,
+        writer: "_Writer",
+        error: HeadraceError | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         if error is None:
             await writer.end(DONE)
-            return
-        context.outcome = "failed" if writer.started else "answered"
-        if writer.started:
+        elif writer.started:
+            context_of(scope).outcome = "failed"
             await writer.end(event(error_body(error)))
         else:
             await error_response(error)(scope, receive, send)
+
+    async def _give_up(self, writer: "_Writer", scope: Scope) -> None:
+        """The time is up: say so, unless the client has yet to take what was said before."""
+        if writer.stuck:
+            cut(scope)
+        else:
+            late = DeadlineExceeded(f"The answer was not complete after {self._limit_s:g} s.")
+            await farewell(writer.end(event(error_body(late))))
 
     async def _write(self, writer: "_Writer", context: RequestContext) -> HeadraceError | None:
         """Writes until the events end; the error, if that is what ended them."""
@@ -88,10 +112,12 @@ class EventStream(Response):
 
 
 class _Writer:
-    """The response's body, written by two tasks: the events and the keepalive."""
+    """The response's body, written by two tasks: the events and the keepalive. stuck: a write did not come to its
+    end, because the client does not read."""
 
     def __init__(self, send: Send, keepalive_s: float) -> None:
         self.started = False
+        self.stuck = False
         self._send = send
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()
@@ -102,7 +128,7 @@ class _Writer:
     async def write(self, data: bytes) -> None:
         async with self._lock:
             await self._start()
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            await self._pass({"type": "http.response.body", "body": data, "more_body": True})
             self._last = self._loop.time()
         self._written += 1
         # Neither a source with chunks at hand nor a client that reads yields by itself: others must get their turn,
@@ -113,7 +139,7 @@ class _Writer:
     async def end(self, data: bytes) -> None:
         async with self._lock:
             await self._start()
-            await self._send({"type": "http.response.body", "body": data, "more_body": False})
+            await self._pass({"type": "http.response.body", "body": data, "more_body": False})
 
     async def keep_alive(self) -> None:
         """Writes a comment whenever nothing was written for an interval. Runs until cancelled."""
@@ -127,4 +153,9 @@ class _Writer:
     async def _start(self) -> None:
         if not self.started:
             self.started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+            await self._pass({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+
+    async def _pass(self, message: Message) -> None:
+        self.stuck = True
+        await self._send(message)
+        self.stuck = False

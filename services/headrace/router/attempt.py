@@ -1,20 +1,22 @@
 """One attempt at a request: its one or two legs, in the order in which they must be told things.
 
-Knows jobs, grants and activations; knows no text, and does not decide whether to try again.
+Knows jobs, grants, activations and commits; knows no text, and does not decide whether to try again.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
 from headrace.core.errors import HeadraceError, InternalError, Overloaded, WorkerLost
-from headrace.core.fleet import WorkerRef
+from headrace.core.fleet import Role, WorkerRef
 from headrace.core.generation import FinishReason
-from headrace.core.jobs import Busy, Ending, Granted, Job, JobKind, Outcome, TokenEvent
+from headrace.core.jobs import Busy, Committed, Ending, Granted, Job, JobKind, Outcome, TokenEvent
 from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
+from headrace.core.waterfall import Stage
 from headrace.router.absence import Absence
 from headrace.router.ledger import Ledger
 from headrace.router.leg import Inbox, Leg, Lost, Notice, Over, Stalled, Unsent
@@ -25,6 +27,9 @@ log = structlog.get_logger()
 
 Submit = Callable[[WorkerRef, Job, Inbox], Leg]
 
+# How long an attempt whose prefill worker is lost waits to hear whether the decode worker has all pages. One that has
+# lost its sender says so by itself; the rest of the wait is for one that cannot know.
+_DOUBT_S = 1.0
 _FINISH = {Outcome.STOP: FinishReason.STOP, Outcome.LENGTH: FinishReason.LENGTH}
 
 
@@ -47,6 +52,10 @@ class Attempt:
         self._decode: Leg | None = None
         self._decoding = False
         self._got_first = False
+        self._committed = False
+        self._doubted: AttemptFailed | None = None
+        self._doubt_ends: asyncio.TimerHandle | None = None
+        self._absent: Absence | None = None
 
     @property
     def granted(self) -> bool:
@@ -61,8 +70,10 @@ class Attempt:
         """Send the first job: all of it to one worker, or its decode side. Raises AttemptFailed."""
         if self.route.prefill is None:
             self._decode = self._send(self.route.decode, replace(self._job, kind=JobKind.LOCAL))
+            self._life.enter(Stage.PREFILL)
             self._life.to(Phase.PREFILLING)
         else:
+            self._life.enter(Stage.GRANT)
             # The prompt's logprobs are prefill's to report; asked for them too, decode would use nothing cached.
             sampling = replace(self._job.sampling, prompt_logprobs=None)
             job = replace(self._job, kind=JobKind.DECODE, peer=self.route.prefill, sampling=sampling)
@@ -79,14 +90,18 @@ class Attempt:
                 return None
             case TokenEvent() as event:
                 return self._tokens(leg, event)
+            case Committed(note=note):
+                self._life.note(Role.DECODE, note)
+                self._commit()
+                return None
             case Busy(retry_after_s=retry_after_s):
                 error = Overloaded(f"Worker {leg.worker} had no room.", retry_after_s=retry_after_s)
                 raise AttemptFailed(error, leg.worker, Fault.BUSY)
             case Lost() | Stalled() | Unsent() as parting:
-                self._broken(leg, self._parted(leg, parting))
+                self._broken(notice, leg, self._parted(leg, parting))
                 return None
             case Ending() as ending:
-                return self._ended(leg, ending)
+                return self._ended(notice, leg, ending)
 
     def go_on(self, token: int) -> None:
         """The answer took `token` and is not finished: a first one, from prefill, starts the decode side."""
@@ -100,11 +115,16 @@ class Attempt:
         return AttemptFailed(error, self.route.decode, Fault.FAILED, (self.route.decode,))
 
     def close(self) -> None:
-        """Abort what still lives, on every leg, and give the credits back. Twice is once."""
-        for leg in (self._prefill, self._decode):
-            if leg is not None:
-                leg.abort()
+        """Abort what still lives, on every leg, and give the credits back. Twice is once. Once it is known that one
+        of its workers died, the other one hears of that too: it need not wait for the dead one to let go."""
+        self._end_doubt()
+        legs = [leg for leg in (self._prefill, self._decode) if leg is not None]
+        for leg in legs:
+            leg.abort()
         self._ledger.release(self._job.key)
+        absent, self._absent = self._absent, None
+        if absent is not None:
+            absent.then(partial(_tell_of_death, absent, legs))
 
     async def drained(self, seconds: float) -> None:
         """After `close`: both workers have said that the job is over, or `seconds` passed."""
@@ -126,6 +146,7 @@ class Attempt:
         self._life.to(Phase.GRANTED)
         job = replace(self._job, kind=JobKind.PREFILL, ticket=ticket, timeout_s=self._remaining())
         self._prefill = self._send(self.route.prefill, job)
+        self._life.enter(Stage.PREFILL)
         self._life.to(Phase.PREFILLING)
 
     def _tokens(self, leg: Leg, event: TokenEvent) -> TokenEvent | None:
@@ -135,26 +156,42 @@ class Attempt:
             self._ledger.computed(self._job.key)
         if leg is self._prefill:
             if self._life.phase is Phase.PREFILLING:
+                self._life.enter(Stage.COMMIT)
                 self._life.to(Phase.TRANSFERRING)
-        elif not self._decoding:
-            self._decoding = True
-            self._life.to(Phase.DECODING)
+        else:
+            self._written()
         return event
 
-    def _ended(self, leg: Leg, ending: Ending) -> FinishReason | None:
+    def _written(self) -> None:
+        """A token of the decode side came, or of a local job, whose first one is prefill's."""
+        if not self._decoding:
+            self._decoding = True
+            self._life.to(Phase.DECODING)
+        match self._life.stage:
+            case Stage.PREFILL:
+                self._life.enter(Stage.FIRST_DECODE)
+            case Stage.COMMIT:
+                self._commit()
+                self._life.enter(Stage.DECODE)
+            case Stage.FIRST_DECODE:
+                self._life.enter(Stage.DECODE)
+
+    def _ended(self, notice: Notice, leg: Leg, ending: Ending) -> FinishReason | None:
         match ending.outcome:
             case Outcome.HANDED_OVER:
                 self._ledger.leave(self._job.key, leg.worker)
+                if ending.note is not None:
+                    self._life.note(Role.PREFILL, ending.note)
                 return None
             case Outcome.STOP | Outcome.LENGTH:
                 return _FINISH[ending.outcome]
             case Outcome.ABORTED:
                 error = WorkerLost(f"Worker {leg.worker} gave the request up.")
-                self._broken(leg, AttemptFailed(error, leg.worker, Fault.FAILED))
+                self._broken(notice, leg, AttemptFailed(error, leg.worker, Fault.FAILED))
                 return None
             case Outcome.FAILED:
                 assert ending.error is not None
-                self._broken(leg, self._failure(leg, ending.error))
+                self._broken(notice, leg, self._failure(leg, ending.error))
                 return None
 
     def _parted(self, leg: Leg, parting: Lost | Stalled | Unsent) -> AttemptFailed:
@@ -180,12 +217,40 @@ class Attempt:
         """Whether its worker has begun with it: a decode side has once it was granted, all others once they left."""
         return leg is not self._decode or self.granted
 
-    def _broken(self, leg: Leg, failure: AttemptFailed) -> None:
-        """A leg ended badly, which no longer matters once the other one has all the pages."""
-        if leg is self._prefill and self._decoding:
+    def _broken(self, notice: Notice, leg: Leg, failure: AttemptFailed) -> None:
+        """A leg ended badly, which does not matter if it is prefill's and the decode side has all the pages.
+
+        Whether it has them may be known a moment later only: `notice` comes again when that moment is over. Where the
+        decode side fails meanwhile, that came of what was wrong before.
+        """
+        if leg is not self._prefill or not self._got_first:
+            raise self._remembered(self._doubted or failure)
+        if self._committed:
             log.info("leg.lost_after_handover", job=str(leg.key), worker=str(leg.worker), error=str(failure.error))
-            return
-        raise failure
+        elif self._doubted is not None:
+            raise self._remembered(self._doubted)
+        else:
+            self._doubted = failure
+            loop = asyncio.get_running_loop()
+            self._doubt_ends = loop.call_later(_DOUBT_S, self._inbox.put_nowait, notice)
+
+    def _commit(self) -> None:
+        """The decode side has all pages and the first token."""
+        if not self._committed:
+            self._committed = True
+            self._doubted = None
+            self._end_doubt()
+            self._life.enter(Stage.FIRST_DECODE)
+
+    def _end_doubt(self) -> None:
+        if self._doubt_ends is not None:
+            self._doubt_ends.cancel()
+
+    def _remembered(self, failure: AttemptFailed) -> AttemptFailed:
+        """Its worker's absence may turn out to be a death, of which the other one is to hear."""
+        if failure.loss is not None:
+            self._absent = failure.loss.absence
+        return failure
 
     def _send(self, worker: WorkerRef, job: Job) -> Leg:
         try:
@@ -195,3 +260,9 @@ class Attempt:
 
     def _remaining(self) -> float:
         return max(0.0, self._deadline - asyncio.get_running_loop().time())
+
+
+def _tell_of_death(absent: Absence, legs: list[Leg]) -> None:
+    for leg in legs:
+        if absent.dead and leg.worker != absent.worker:
+            leg.peer_died()

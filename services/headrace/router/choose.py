@@ -1,11 +1,13 @@
 """Choosing workers: a pure function from request, fleet and prefix hits to a route and its reasons.
 
 Longest expected prefix against load, in expected milliseconds. Costs of the prefill and the decode side are
-independent of each other, so the best pair is the best of each side within a group that can exchange pages.
+independent of each other, so the best pair is the best of each side within a group that can exchange pages, unless
+these two are only just being introduced.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from headrace.core.blocks import BLOCK_TOKENS
 from headrace.core.fleet import Role, WorkerRef
@@ -59,16 +61,17 @@ class _Weighed:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """prefill is None for a local request."""
+    """prefill is None for a local request. cold_ms: what it costs that the two do not know each other yet."""
 
     decode: _Weighed
     prefill: _Weighed | None
+    cold_ms: float = 0.0
 
     @property
     def order(self) -> tuple[float, int, tuple[WorkerRef, ...]]:
         legs = (self.decode,) if self.prefill is None else (self.prefill, self.decode)
         cost = self.decode.local_ms if self.prefill is None else self.prefill.prefill_ms + self.decode.decode_ms
-        return cost, sum(leg.order(0.0)[1] for leg in legs), tuple(leg.ref for leg in legs)
+        return cost + self.cold_ms, sum(leg.order(0.0)[1] for leg in legs), tuple(leg.ref for leg in legs)
 
 
 def choose(ask: Ask, fleet: Sequence[WorkerView], hits: Mapping[WorkerRef, int], policy: Policy) -> Route | NoRoute:
@@ -132,7 +135,7 @@ def _full(view: WorkerView) -> str:
 
 def _pick(able: Sequence[_Weighed], fleet: Sequence[_Weighed], policy: Policy) -> _Option | None:
     """The best option among the able; the whole fleet says whether `always` has a prefill worker to wait for."""
-    pair = _best(_pairs(able))
+    pair = _best(_pairs(able, policy))
     alone = _best(_Option(worker, None) for worker in able if worker.role is not Role.PREFILL)
     match policy.disaggregation:
         case Disaggregation.NEVER:
@@ -145,22 +148,19 @@ def _pick(able: Sequence[_Weighed], fleet: Sequence[_Weighed], policy: Policy) -
             return alone if few or pair is None else pair
 
 
-def _pairs(able: Sequence[_Weighed]) -> Iterable[_Option]:
-    """For each group that can exchange pages, its best prefill with its best decode worker."""
+def _pairs(able: Sequence[_Weighed], policy: Policy) -> Iterable[_Option]:
+    """For each group that can exchange pages, its best prefill with its best decode worker; all its pairs, if these two
+    do not know each other yet."""
     for fit in dict.fromkeys(worker.fit for worker in able):
         group = [worker for worker in able if worker.fit == fit]
-        prefill = min(
-            (worker for worker in group if worker.role is Role.PREFILL),
-            key=lambda worker: worker.order(worker.prefill_ms),
-            default=None,
-        )
-        decode = min(
-            (worker for worker in group if worker.role is Role.DECODE),
-            key=lambda worker: worker.order(worker.decode_ms),
-            default=None,
-        )
-        if prefill is not None and decode is not None:
-            yield _Option(decode, prefill)
+        prefills = [worker for worker in group if worker.role is Role.PREFILL]
+        decodes = [worker for worker in group if worker.role is Role.DECODE]
+        if prefills and decodes:
+            prefill = min(prefills, key=lambda worker: worker.order(worker.prefill_ms))
+            decode = min(decodes, key=lambda worker: worker.order(worker.decode_ms))
+            known = decode.ref not in prefill.view.new_to
+            for one, other in [(prefill, decode)] if known else product(prefills, decodes):
+                yield _Option(other, one, policy.cold_ms if other.ref in one.view.new_to else 0.0)
 
 
 def _best(options: Iterable[_Option]) -> _Option | None:

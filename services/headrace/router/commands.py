@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from headrace.core.jobs import Abort, Activate, Command, Hello, JobKey, Submit
+from headrace.core.jobs import Abort, Activate, Command, Hello, JobKey, Meet, Submit
 
 
 class CommandQueue:
@@ -16,16 +16,18 @@ class CommandQueue:
         self._news.set()
         self._closed = False
 
-    def put(self, command: Submit | Activate) -> None:
+    def put(self, command: Submit | Activate | Meet) -> None:
         self._queue.append(command)
         self._news.set()
 
-    def abort(self, key: JobKey) -> bool:
-        """Overtakes everything but a hello. True if the submit had not left yet and was taken back instead."""
+    def abort(self, key: JobKey, *, lost: bool = False) -> bool:
+        """Overtakes everything but a hello. True if the submit had not left yet and was taken back instead.
+
+        lost: the job's peer is dead."""
         kept = [command for command in self._queue if _key(command) != key]
         unsent = any(isinstance(command, Submit) for command in self._queue if _key(command) == key)
         greeting = kept[:1] if kept and isinstance(kept[0], Hello) else []
-        aborts: list[Command] = [] if unsent else [Abort(key)]
+        aborts: list[Command] = [] if unsent else [Abort(key, lost)]
         self._queue = deque([*greeting, *aborts, *kept[len(greeting) :]])
         self._news.set()
         return unsent
@@ -54,5 +56,5 @@ def _key(command: Command) -> JobKey | None:
             return job.key
         case Activate(key) | Abort(key):
             return key
-        case Hello():
+        case Hello() | Meet():
             return None

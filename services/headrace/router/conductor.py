@@ -4,12 +4,19 @@ Owns each request's life. However it ends, every leg still alive is aborted and 
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable
 
 import structlog
 
-from headrace.core.errors import DeadlineExceeded, HeadraceError, InternalError, InvalidRequest, Unavailable, WorkerLost
+from headrace.core.errors import (
+    DeadlineExceeded,
+    HeadraceError,
+    InternalError,
+    InvalidRequest,
+    RouterLost,
+    Unavailable,
+    WorkerLost,
+)
 from headrace.core.fleet import WorkerState
 from headrace.core.generation import Chunk, FinishReason, GenerateRequest
 from headrace.core.jobs import TokenEvent
@@ -18,7 +25,6 @@ from headrace.core.route import Explanation
 from headrace.router.account import Account
 from headrace.router.admission import Admission
 from headrace.router.attempt import Attempt
-from headrace.router.deadly import Deadly
 from headrace.router.dispatch import Dispatch
 from headrace.router.ledger import Ledger
 from headrace.router.leg import Notice, Over
@@ -27,8 +33,9 @@ from headrace.router.models import Models
 from headrace.router.options import RouterOptions
 from headrace.router.prepare import context_of, opening
 from headrace.router.reading import read
-from headrace.router.retries import AttemptFailed, Fault, Retries, RetryBudget
+from headrace.router.retries import AttemptFailed, Fault, Retries
 from headrace.router.run import Run
+from headrace.router.standing import Standing
 
 log = structlog.get_logger()
 
@@ -45,6 +52,7 @@ class Conductor:
         admission: Admission,
         ledger: Ledger,
         account: Account,
+        standing: Standing,
         options: RouterOptions,
     ) -> None:
         self._models = models
@@ -54,8 +62,7 @@ class Conductor:
         self._ledger = ledger
         self._account = account
         self._options = options
-        self._budget = RetryBudget()
-        self._deadly = Deadly(options.refuse_s, time.monotonic)
+        self._standing = standing
         self._runs: dict[str, Run] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -104,7 +111,7 @@ class Conductor:
         self._draining = True
         if await self._quiet(grace_s):
             return
-        error = Unavailable("The router is stopping and the request did not finish in time.", remedy="Try again.")
+        error = RouterLost("The router is stopping and the request did not finish in time.", remedy="Try again.")
         self._admission.close(error)
         for run in tuple(self._runs.values()):
             self._call_off(run, error)
@@ -130,14 +137,14 @@ class Conductor:
 
     def _enter(self, request: GenerateRequest) -> Run:
         if self._draining:
-            raise Unavailable("The router is stopping and takes no new requests.", remedy="Try another one.")
+            raise RouterLost("The router is stopping and takes no new requests.", remedy="Try another one.")
         if request.id in self._runs:
             raise InvalidRequest(f"A request with the id {request.id!r} is running.", remedy="Give each its own id.")
         model = self._models.get(request.model)
-        self._budget.earn()
+        self._standing.retries.earn()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.timeout_s
-        run = Run(request, model, deadline, Life(request.id), Retries(self._budget))
+        run = Run(request, model, deadline, Life(request.id), Retries(self._standing.retries))
         # One timer a request: one for each word that it waits for would be two more operations a token.
         run.alarm = loop.call_at(deadline, self._call_off, run, _late(request))
         self._runs[request.id] = run
@@ -147,7 +154,7 @@ class Conductor:
     async def _prepare(self, run: Run) -> None:
         reading = await read(run.model.text, run.request)
         run.prompt = reading.tokens
-        self._deadly.check(run.fingerprint)
+        self._standing.deadly.check(run.fingerprint)
         context = context_of(run.model, self._states())
         run.sampling, run.answer = opening(run.model, run.request, reading, context)
 
@@ -243,7 +250,7 @@ class Conductor:
     def _fail(self, run: Run, error: HeadraceError) -> None:
         self._close(run)
         if run.retries.deadly:
-            self._deadly.record(run.fingerprint)
+            self._standing.deadly.record(run.fingerprint)
         if not run.life.ended:
             run.life.to(Phase.FAILED)
             self._account.ended(run, error.kind.code, error)

@@ -4,6 +4,7 @@ The meeting point of prefix index, fleet view, `choose` and admission. Knows no 
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from headrace.core.jobs import Job, JobKey, JobKind
 from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
 from headrace.core.sampling import SamplingParams
+from headrace.core.waterfall import Stage
 from headrace.router.admission import Admission
 from headrace.router.attachments import Attachments
 from headrace.router.attempt import Attempt
@@ -47,6 +49,8 @@ class Dispatch:
     async def open(self, run: Run) -> Attempt:
         """Wait for a route and start an attempt on it. Raises what Admission raises, and AttemptFailed."""
         assert run.answer is not None
+        if not run.routes:
+            run.life.enter(Stage.QUEUE)
         tokens = (*run.prompt, *run.answer.tokens)
         names = Names(tokens, run.request.cache_salt)
         key = run.key = JobKey(run.request.id, next(self._attempts))
@@ -54,14 +58,22 @@ class Dispatch:
         # What was told of the prompt is not asked for again.
         sampling = replace(run.sampling, prompt_logprobs=None) if run.answer.tokens else run.sampling
         cache = sampling.prompt_logprobs is None
+        asked_at = run.life.begun
+
+        def choose_now() -> Route | NoRoute:
+            nonlocal asked_at
+            asked_at = time.monotonic()
+            return self._route(key, ask, names, cache)
+
         route = await self._admission.admit(
-            lambda: self._route(key, ask, names, cache),
+            choose_now,
             group=(ask.model, ask.excluded),
             need=(ask.tokens, ask.total_tokens),
             deadline=run.deadline,
             ahead=bool(run.routes),
             priority=run.request.priority,
         )
+        run.life.enter(Stage.ROUTE, asked_at)
         run.life.to(Phase.ROUTED)
         run.routes.append(route)
         job = self._job(run, key, tokens, sampling, names.under(self._digest(route.decode)))
@@ -132,4 +144,4 @@ class Dispatch:
 
     def _view(self, state: WorkerState) -> WorkerView:
         ref = state.info.ref
-        return WorkerView(state, self._ledger.inflight(ref), self._ledger.cooling(ref))
+        return WorkerView(state, self._ledger.inflight(ref), self._ledger.cooling(ref), self._attachments.new_to(ref))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.core.errors import HeadraceError
 from headrace.core.fleet import WorkerRef
-from headrace.core.jobs import Busy, Ending, Granted, JobKey, TokenEvent
+from headrace.core.jobs import Busy, Committed, Ending, Granted, JobKey, TokenEvent
 from headrace.router.absence import Absence
 
 
@@ -39,7 +39,7 @@ class Over:
     error: HeadraceError
 
 
-Word = Granted | Busy | TokenEvent | Ending | Lost | Unsent | Stalled
+Word = Granted | Committed | Busy | TokenEvent | Ending | Lost | Unsent | Stalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Leg:
         worker: WorkerRef,
         inbox: Inbox,
         on_activate: Callable[[JobKey, int], None],
-        on_abort: Callable[[JobKey], None],
+        on_abort: Callable[[JobKey, bool], None],
     ) -> None:
         self.key = key
         self.worker = worker
@@ -80,8 +80,12 @@ class Leg:
     def abort(self) -> None:
         """End the job at the worker and hear no more of it but `ended`. Twice is once."""
         if not self.ended.is_set() and not self._abandoned:
-            self._on_abort(self.key)
+            self._on_abort(self.key, False)
         self._abandoned = True
+
+    def peer_died(self) -> None:
+        """After `abort`: the worker at the job's other end is dead, so this one need not wait for it to let go."""
+        self._on_abort(self.key, True)
 
     def tell(self, word: Word) -> None:
         """The attachment's side: a report about this job came."""

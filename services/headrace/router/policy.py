@@ -21,6 +21,7 @@ class Policy:
     transfer_ms_per_token: moving one missing token's KV (23 KB at 0.6 GB/s).
     running_ms: what one running sequence adds to another's next step. waiting_ms: one job waiting in front.
     avoid_ms: added where this request failed before and blame is uncertain: chosen only if nothing else is left.
+    cold_ms: added to a pair of workers that is only just being introduced: taken last, before those to avoid.
     auto_local_tokens: with `auto`, at most so many uncached tokens are prefilled where they decode.
     retry_after_s: what refused callers are told.
     """
@@ -31,5 +32,6 @@ class Policy:
     running_ms: float = 2.0
     waiting_ms: float = 50.0
     avoid_ms: float = 1e6
+    cold_ms: float = 1e5
     auto_local_tokens: int = 64
     retry_after_s: float = 1.0

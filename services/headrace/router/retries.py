@@ -1,4 +1,4 @@
-"""When to try again: what a failed attempt means for the request, and how much the fleet may be asked to repeat."""
+"""When to try again: what a failed attempt means for the request."""
 
 import asyncio
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from enum import Enum
 from headrace.core.errors import DeadlineExceeded, HeadraceError, WorkerLost
 from headrace.core.fleet import WorkerRef
 from headrace.router.absence import Absence
+from headrace.router.retry_budget import RetryBudget
 
 MAX_DEATHS = 2
 MAX_FAILURES = 4
@@ -51,25 +52,6 @@ class AttemptFailed(Exception):
         self.fault = fault
         self.suspects = suspects
         self.loss = loss
-
-
-@dataclass(slots=True)
-class RetryBudget:
-    """Router-wide: each request earns a fraction of a retry, so that a sick fleet is not asked for ever more."""
-
-    most: float = 100.0
-    per_request: float = 0.2
-    left: float = 100.0
-
-    def earn(self) -> None:
-        self.left = min(self.most, self.left + self.per_request)
-
-    def spend(self) -> bool:
-        """False if there is none left."""
-        if self.left < 1.0:
-            return False
-        self.left -= 1.0
-        return True
 
 
 class Retries:

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import xxhash
+
 from headrace.core.blocks import chain, root_hash
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import GenerateRequest
@@ -42,9 +44,9 @@ class Run:
     over: HeadraceError | None = None
 
     @property
-    def fingerprint(self) -> tuple[str, bytes]:
-        """What requests have in common that do the same to a worker."""
-        return self.model.name, prompt_digest(self.prompt)
+    def fingerprint(self) -> bytes:
+        """What requests have in common that do the same to a worker; the same in every router."""
+        return xxhash.xxh3_128(self.model.name.encode() + b"\0" + prompt_digest(self.prompt)).digest()
 
     def explanation(self) -> Explanation:
         """The request's life so far."""
@@ -57,6 +59,8 @@ class Run:
             outcome=self.outcome,
             actual_cached_tokens=0 if self.answer is None else self.answer.usage.cached_tokens,
             actual_ttft_ms=self.life.ttft_ms,
+            notes=tuple(self.life.notes),
+            waterfall=self.life.parts,
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import structlog
 
 from headrace.core.blocks import BLOCK_TOKENS
+from headrace.core.commons import Commons
 from headrace.core.errors import HeadraceError
 from headrace.core.fleet import FleetStatus, Role, WorkerInfo
 from headrace.core.generation import Chunk, GenerateRequest, ModelCard, Prompt, Tokenized
@@ -26,6 +27,7 @@ from headrace.router.models import Models, ServedModel
 from headrace.router.options import RouterOptions
 from headrace.router.prepare import context_of
 from headrace.router.ready import unready
+from headrace.router.standing import Standing
 from headrace.rpc.contracts import PROTOCOL_VERSION
 from headrace.telemetry.metrics import RouterMetrics
 
@@ -33,7 +35,8 @@ log = structlog.get_logger()
 
 
 class Router:
-    """roster: who the workers are. connect: how to reach one. match: the prefix index's local replica."""
+    """roster: who the workers are. connect: how to reach one. match: the prefix index's local replica.
+    commons: what it shares with the fleet's other routers."""
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Router:
         roster: Membership,
         connect: Connect,
         match: Match,
+        commons: Commons,
         metrics: RouterMetrics,
         options: RouterOptions,
     ) -> None:
@@ -65,6 +69,7 @@ class Router:
             patience=options.patience,
         )
         self._dispatch = Dispatch(self._attachments, self._admission, self._ledger, match, options.policy)
+        self._standing = Standing(commons, options.name, refuse_s=options.refuse_s)
         self._conductor = Conductor(
             models=self._models,
             states=lambda: self._attachments.states,
@@ -72,17 +77,20 @@ class Router:
             admission=self._admission,
             ledger=self._ledger,
             account=Account(metrics, self._history),
+            standing=self._standing,
             options=options,
         )
 
     async def start(self) -> None:
         """Begin to attach to the fleet's workers; `status` says when there are enough."""
         self._attachments.start()
+        self._standing.start()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new requests, let running ones finish within `grace_s`, end the others, detach from all workers."""
         await self._conductor.stop(grace_s)
         await self._attachments.stop()
+        await self._standing.stop()
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Chunk]:
         """See `Inference`."""

@@ -19,11 +19,15 @@ class Inflight:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker: what it says of itself, what this router gave it, whether it lately answered Busy."""
+    """A worker: what it says of itself, what this router gave it, whether it lately answered Busy.
+
+    new_to: for a prefill worker, the decode workers to which it is only just being introduced.
+    """
 
     state: WorkerState
     inflight: Inflight = field(default_factory=Inflight)
     cooling: bool = False
+    new_to: frozenset[WorkerRef] = frozenset()
 
     @property
     def credits(self) -> int:

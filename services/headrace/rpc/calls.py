@@ -20,9 +20,10 @@ _log = structlog.get_logger()
 
 
 class Calls:
-    """The calls that a server's handlers are answering."""
+    """The calls that a server's handlers are answering. stopping: as what it is told that the server ends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopping: type[Unavailable] = Unavailable) -> None:
+        self._stopping = stopping
         self._running: set[asyncio.Task[Any]] = set()
         self._ended: set[asyncio.Task[Any]] = set()
 
@@ -36,7 +37,7 @@ class Calls:
             yield
         except asyncio.CancelledError:
             if task in self._ended:
-                await _refuse(context, Unavailable("The server is stopping.", remedy="Try another, or again later."))
+                await _refuse(context, self._stopping("The server is stopping.", remedy="Try another, or again later."))
             if task.cancelling():
                 raise
             await _refuse(context, _defect(method))
@@ -51,7 +52,7 @@ class Calls:
             self._ended.discard(task)
 
     async def drain(self, grace_s: float) -> None:
-        """Wait for the running calls; after `grace_s` seconds end the rest with Unavailable."""
+        """Wait for the running calls; after `grace_s` seconds end the rest."""
         if not self._running:
             return
         _, late = await asyncio.wait(self._running, timeout=grace_s)

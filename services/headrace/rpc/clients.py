@@ -1,14 +1,15 @@
 """Clients: the three contracts over a channel, with deadlines, retries where they are harmless, and our errors."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headrace.core.errors import InternalError, InvalidRequest, Unavailable, WorkerLost
+from headrace.core.errors import InternalError, InvalidRequest, RouterLost, Unavailable, WorkerLost
 from headrace.core.fleet import FleetStatus
 from headrace.core.generation import Chunk, GenerateRequest, ModelCard, Prompt, Tokenized
 from headrace.core.jobs import Command, Report
@@ -45,6 +46,8 @@ class _Client:
     """A channel, its stub, and the deadline of its unary calls. Close it, or use it as a context manager."""
 
     _stub_class: ClassVar[Any]
+    # What it means that the server cannot be reached, or that nothing comes from it any more.
+    _lost: ClassVar[type[Unavailable]] = RouterLost
 
     def __init__(
         self, address: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, keepalive: Keepalive = DEFAULT_KEEPALIVE
@@ -58,6 +61,17 @@ class _Client:
         """Close the connection. Calls in progress fail with Unavailable."""
         await self._channel.close(None)
 
+    async def serving(self) -> AsyncGenerator[bool, None]:
+        """Whether the server takes calls: as it is now, then at every change. Raises HeadraceError once that is out
+        of reach; a silent server is one, after the time that keepalive gives it."""
+        with self._speaking():
+            call = health_pb2_grpc.HealthStub(self._channel).Watch(health_pb2.HealthCheckRequest())
+        try:
+            while (serving := await self._next(call, _serving)) is not None:
+                yield serving
+        finally:
+            call.cancel()
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -67,16 +81,19 @@ class _Client:
         await self.close()
 
     async def _ask(self, method: Callable[..., Any], message: object, decode: Callable[[Any], T]) -> T:
-        with _speaking_to(self.address):
+        with self._speaking():
             return decode(await method(message, timeout=self._timeout_s))
 
     async def _next(self, call: Any, decode: Callable[[Any], T]) -> T | None:
         """The next message of a stream, None at its end."""
-        with _speaking_to(self.address):
+        with self._speaking():
             message = await call.read()
             if message is grpc.aio.EOF:  # type: ignore[attr-defined]
                 return None
             return decode(message)
+
+    def _speaking(self) -> AbstractContextManager[None]:
+        return _speaking_to(self.address, self._lost)
 
 
 class InferenceClient(_Client):
@@ -86,7 +103,7 @@ class InferenceClient(_Client):
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Chunk]:
         message = encode_request(request)
-        with _speaking_to(self.address):
+        with self._speaking():
             call = self._stub.Generate(message, timeout=request.timeout_s + _DEADLINE_GRACE_S)
         try:
             while (chunk := await self._next(call, decode_chunk)) is not None:
@@ -124,10 +141,11 @@ class WorkerClient(_Client):
     """`contracts.WorkerService` of the worker at `address`."""
 
     _stub_class = worker_pb2_grpc.WorkerStub
+    _lost = Unavailable
 
     async def attach(self, commands: AsyncIterator[Command]) -> AsyncIterator[Report]:
         """Also raises WorkerLost: no welcome within the client's timeout, or the stream broke."""
-        with _speaking_to(self.address):
+        with self._speaking():
             call = self._stub.Attach()
         sender = asyncio.create_task(_send(call, commands))
         try:
@@ -174,19 +192,23 @@ async def _send(call: Any, commands: AsyncIterator[Command]) -> None:
         raise
 
 
+def _serving(message: health_pb2.HealthCheckResponse) -> bool:
+    return bool(message.status == health_pb2.HealthCheckResponse.SERVING)
+
+
 def _exposition(message: fleet_pb2.MetricsText) -> str:
     return message.exposition
 
 
 @contextmanager
-def _speaking_to(address: str) -> Iterator[None]:
+def _speaking_to(address: str, lost: type[Unavailable]) -> Iterator[None]:
     """Turn what gRPC, a closed channel or an unreadable answer raise into our errors."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        raise from_call(error, address) from error
+        raise from_call(error, address, lost) from error
     except grpc.aio.UsageError as error:
-        raise Unavailable(f"The connection to {address} is closed.") from error
+        raise lost(f"The connection to {address} is closed.") from error
     except InvalidRequest as error:
         raise InternalError(
             f"{address} answered with what this version cannot read: {error.message}",
@@ -197,4 +219,4 @@ def _speaking_to(address: str) -> Iterator[None]:
         if task is not None and task.cancelling():
             raise
         # gRPC also raises this in a reader whose channel was closed by another task.
-        raise Unavailable(f"The connection to {address} was closed.") from None
+        raise lost(f"The connection to {address} was closed.") from None

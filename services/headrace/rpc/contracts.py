@@ -12,7 +12,7 @@ from headrace.core.generation import Chunk, GenerateRequest, ModelCard, Prompt, 
 from headrace.core.jobs import Command, Report
 from headrace.core.route import Explanation
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class Inference(Protocol):

@@ -48,10 +48,11 @@ def to_failure(error: HeadraceError) -> Failure:
     )
 
 
-def from_call(error: grpc.aio.AioRpcError, address: str) -> HeadraceError:
-    """The error that the peer at `address` sent, or what gRPC's own failure means."""
+def from_call(error: grpc.aio.AioRpcError, address: str, lost: type[Unavailable] = Unavailable) -> HeadraceError:
+    """The error that the peer at `address` sent, or what gRPC's own failure means: `lost`, if nothing reached the
+    peer or nothing comes from it any more."""
     sent = _sent(error)
-    return decode_error(sent) if sent is not None else _foreign(error, address)
+    return decode_error(sent) if sent is not None else _foreign(error, address, lost)
 
 
 def _sent(error: grpc.aio.AioRpcError) -> pb.Error | None:
@@ -61,14 +62,14 @@ def _sent(error: grpc.aio.AioRpcError) -> pb.Error | None:
     return pb.Error.FromString(data) if data is not None else None
 
 
-def _foreign(error: grpc.aio.AioRpcError, address: str) -> HeadraceError:
+def _foreign(error: grpc.aio.AioRpcError, address: str, lost: type[Unavailable]) -> HeadraceError:
     status, details = error.code(), error.details() or "no details"
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"{address} did not answer in time.")
     if "Connection refused" in details:
-        return Unavailable(f"Nothing listens on {address}.", remedy="Start it, or check the address.")
+        return lost(f"Nothing listens on {address}.", remedy="Start it, or check the address.")
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or "RST_STREAM" in details:
-        return Unavailable(f"The connection to {address} failed: {details}.", remedy="Check that it runs, or wait.")
+        return lost(f"The connection to {address} failed: {details}.", remedy="Check that it runs, or wait.")
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
         return InvalidRequest(f"A message for or from {address} is too large: {details}.")
     if status is grpc.StatusCode.UNIMPLEMENTED:

@@ -11,7 +11,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from headrace.core.errors import StartupError
+from headrace.core.errors import RouterLost, StartupError, Unavailable
 from headrace.rpc.calls import Calls
 from headrace.rpc.contracts import Fleet, Inference, WorkerService
 from headrace.rpc.handlers import FleetHandlers, InferenceHandlers, WorkerHandlers
@@ -57,7 +57,7 @@ class Server:
             await self._checks.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new calls, give those that run `grace_s` seconds, then end them with Unavailable."""
+        """Take no new calls, give those that run `grace_s` seconds, then end them with an Unavailable."""
         await self._checks.enter_graceful_shutdown()
         async with asyncio.TaskGroup() as closing:
             closing.create_task(self._server.stop(grace_s + _FAREWELL_S))
@@ -80,7 +80,7 @@ async def serve(
     Health is NOT_SERVING until `set_ready(True)`, but for the name `LIVE`. Raises StartupError if the address cannot
     be listened on.
     """
-    calls = Calls()
+    calls = Calls(Unavailable if worker is not None else RouterLost)
     server = grpc.aio.server(options=server_options(keepalive))
     offers = [
         _Offer("Inference", inference, InferenceHandlers, inference_pb2_grpc.add_InferenceServicer_to_server),

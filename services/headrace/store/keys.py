@@ -8,6 +8,10 @@
 `headrace:{fleet}:prefix-holders`                 set: `{worker}:{incarnation}` that may have such a key
 `headrace:{fleet}:prefix-ended:{worker}:{incarnation}`  string: this incarnation's entry was dropped for good
 `headrace:{fleet}:prefix-updates`                 capped stream: index updates, for the routers' replicas
+`headrace:{fleet}:retries`                        string: retries that no router has in hand
+`headrace:{fleet}:refused`                        sorted set: fingerprints of prompts that killed workers, by the
+                                                  milliseconds since the epoch until which they are refused
+`headrace:{fleet}:exchange:{router}`              hash: a router's last exchange; TTL = an hour
 
 Scripts reach entries through the names in `workers` and `prefix-holders`: one Redis (or a primary with replicas), not
 a Redis Cluster that spreads keys over nodes.

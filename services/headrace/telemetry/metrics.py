@@ -3,9 +3,37 @@
 One instance per process, made by `bootstrap` and handed to whoever counts; there is no global registry.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import asyncio
+import threading
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+# Parts of a request that should be too short to matter.
+_SHORT_S = (0.0001, 0.0005, 0.001, 0.0025, *_LATENCY_S)
+
+
+class ProcessMetrics:
+    """What the soundness of any process shows in: memory, file descriptors, threads, tasks. All are looked up when
+    asked for; those of the operating system bear Prometheus's own names, `process_*`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        ProcessCollector(registry=registry)
+        threads = Gauge("headrace_process_threads", "Threads of the process.", registry=registry)
+        threads.set_function(lambda: float(threading.active_count()))
+        self._tasks = Gauge("headrace_process_tasks", "Tasks of the process's event loop.", registry=registry)
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """`loop` is the one whose tasks count. A scrape may come on any thread."""
+        self._tasks.set_function(lambda: float(len(asyncio.all_tasks(loop))))
+
+
+class GatewayMetrics:
+    """What a gateway without a router counts."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.process = ProcessMetrics(self.registry)
 
 
 class WorkerMetrics:
@@ -33,6 +61,11 @@ class WorkerMetrics:
         self.free_blocks = Gauge("headrace_kv_blocks_free", "Unreferenced KV blocks.", registry=add)
         self.total_blocks = Gauge("headrace_kv_blocks", "KV blocks in the pool.", registry=add)
         self.jobs = Counter("headrace_jobs", "Jobs ended.", ["kind", "outcome"], registry=add)
+        self.live = Gauge(
+            "headrace_jobs_live",
+            "Jobs that hold something here: a place, pages or a transfer.",
+            registry=add,
+        )
         self.step_seconds = Histogram(
             "headrace_engine_step_seconds", "Time of one engine step.", buckets=_LATENCY_S, registry=add
         )
@@ -42,6 +75,7 @@ class WorkerMetrics:
             registry=add,
         )
         self.transfer = TransferMetrics(self.registry)
+        self.process = ProcessMetrics(self.registry)
 
     def exposition(self) -> str:
         return generate_latest(self.registry).decode()
@@ -90,11 +124,90 @@ class TransferMetrics:
             registry=registry,
         )
         self.rebuilds = Counter("headrace_kv_link_rebuilds", "Links that broke and were replaced.", registry=registry)
+        self.meetings = Counter(
+            "headrace_kv_meetings",
+            "Calls to peers ahead of a first transfer: answered (met) or not (failed).",
+            ["outcome"],
+            registry=registry,
+        )
+        self._show_zeros()
+        self._add_overlap(registry)
+
+    def _show_zeros(self) -> None:
+        """An alert on the first of a kind needs to have seen none before."""
         for direction in ("sent", "received"):
             self.bytes.labels(direction)
             self.messages.labels(direction)
         for reason in ("silent", "short"):
             self.stalls.labels(reason)
+        for outcome in ("met", "failed"):
+            self.meetings.labels(outcome)
+
+    def _add_overlap(self, registry: CollectorRegistry) -> None:
+        self.exposed = Histogram(
+            "headrace_kv_transfer_exposed_seconds",
+            "Of a complete transfer's time, what somebody waited for it with nothing else left to do.",
+            ["direction"],
+            buckets=_SHORT_S,
+            registry=registry,
+        )
+        self.overlapped = Histogram(
+            "headrace_kv_transfer_overlapped_seconds",
+            "Of a complete transfer's time, what was hidden behind computing.",
+            ["direction"],
+            buckets=_SHORT_S,
+            registry=registry,
+        )
+        self.inflight = Gauge(
+            "headrace_kv_transfer_inflight_bytes",
+            "Bytes of frames in the hands of the link that their peers have not taken yet.",
+            registry=registry,
+        )
+        for direction in ("sent", "received"):
+            self.exposed.labels(direction)
+            self.overlapped.labels(direction)
+
+
+class RequestTimes:
+    """What answered requests took where, and each attempt for its grant and its commit."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.queue = Histogram(
+            "vllm:request_queue_time_seconds",
+            "From a prepared prompt to its first route: what a request waits for a worker with room.",
+            buckets=_SHORT_S,
+            registry=registry,
+        )
+        self.prefill = Histogram(
+            "vllm:request_prefill_time_seconds",
+            "From the first route to the first token.",
+            buckets=_LATENCY_S,
+            registry=registry,
+        )
+        self.decode = Histogram(
+            "vllm:request_decode_time_seconds",
+            "From the first token to the last.",
+            buckets=_LATENCY_S,
+            registry=registry,
+        )
+        self.inference = Histogram(
+            "vllm:request_inference_time_seconds",
+            "From the first route to the last token.",
+            buckets=_LATENCY_S,
+            registry=registry,
+        )
+        self.grant = Histogram(
+            "headrace_grant_wait_seconds",
+            "From a route to the decode worker's grant.",
+            buckets=_SHORT_S,
+            registry=registry,
+        )
+        self.commit = Histogram(
+            "headrace_commit_wait_seconds",
+            "From the first token until the decode worker has all pages: the hand-over that a client may notice.",
+            buckets=_SHORT_S,
+            registry=registry,
+        )
 
 
 class RouterMetrics:
@@ -124,6 +237,8 @@ class RouterMetrics:
         self.retries = Counter("headrace_attempt_retries", "Attempts begun again.", ["cause"], registry=add)
         self.workers = Gauge("headrace_workers", "Attached workers.", ["role"], registry=add)
         self.redis_up = Gauge("headrace_redis_up", "1 while Redis answers, 0 while it is away.", registry=add)
+        self.times = RequestTimes(self.registry)
+        self.process = ProcessMetrics(self.registry)
 
     def exposition(self) -> str:
         return generate_latest(self.registry).decode()

@@ -1,4 +1,4 @@
-"""`headrace explain ID`: where a request went, what was weighed, how it ended."""
+"""`headrace explain ID`: where a request went, what was weighed, how it ended, and where its time went."""
 
 import json
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.terminal.client import answer, gateway
+from headrace.terminal.waterfall import parts, transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,9 @@ def show(options: ExplainOptions) -> int:
         for reason in route["reasons"]:
             console.print(f"  {reason}", highlight=False)
     console.print(_life(told["transitions"]), highlight=False)
+    for table in (parts(told["waterfall"]), transfers(told["notes"])):
+        if table.row_count:
+            console.print(table)
     return 0
 
 

@@ -59,6 +59,10 @@ class CarrierHealth:
     rebuilds: int
 
 
+Told = Callable[[str, float], None]
+"""Told of a meeting, on the transfer thread: why the peer did not answer, "" if it did, and the seconds it took."""
+
+
 class Carrier(Protocol):
     """All methods may be called from any thread, return at once and never raise for what a peer does.
 
@@ -95,6 +99,11 @@ class Carrier(Protocol):
 
         lost: its peer is known to be dead, and is not waited for: all that is under way to it fails.
         """
+        ...
+
+    def meet(self, address: str, told: Told) -> None:
+        """Call the peer whose data address this is, so that a later `send` finds the way there open. `told` once; not
+        at all if the carrier closes first. It must return at once."""
         ...
 
 

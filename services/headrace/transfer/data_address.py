@@ -53,6 +53,19 @@ class DataAddress:
         return f"{place}/{self.meeting}" if self.meeting else place
 
 
+def port_range(text: str) -> range:
+    """`first-last`, both included, or "" for any port. Raises StartupError."""
+    if not text:
+        return ANY_PORT
+    first, _, last = text.partition("-")
+    ports = range(int(first), int(last) + 1) if first.isdecimal() and last.isdecimal() else range(0)
+    if not ports or ports[0] < 1 or ports[-1] >= 1 << 16:
+        raise StartupError(
+            f"{text!r} is no range of ports.", remedy="Write --data-port-range as first-last, such as 9200-9299."
+        )
+    return ports
+
+
 def own_address(host: str) -> str:
     """The first IP address that `host` is or means and that this host has: a name may be that of several hosts.
 

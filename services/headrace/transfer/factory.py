@@ -28,7 +28,10 @@ def make_link(
     if name == "tcp":
         return LinkFactory(name, lambda: TcpLink(own_address(host), ports))
     if name == "nccl" and ports:
-        raise StartupError("The nccl link listens on any free ports.", remedy="Give it no range, or choose ucx or tcp.")
+        raise StartupError(
+            "The nccl link listens on any free ports.",
+            remedy="Leave out --data-port-range, or choose --link ucx or tcp.",
+        )
     if name == "nccl":
         return LinkFactory(name, lambda: _open_nccl(own_address(host)))
     if name == "loopback" and switchboard is not None:

@@ -94,6 +94,13 @@ class Outbound(Leg):
         self.site.peers.back(self.ticket.address, self._nbytes(flight.unit), self.site.clock() if taken else None)
         super().land(index)
 
+    def write_off(self) -> None:
+        for flight in self.flights.values():
+            self.site.peers.back(self.ticket.address, self._nbytes(flight.unit), None)
+        if self._end_began < NEVER:
+            self.site.peers.back(self.ticket.address, 0, None)
+        super().write_off()
+
     @property
     def _waiting_since(self) -> float:
         """Since when the frame has waited that waits longest."""

@@ -55,6 +55,12 @@ class Peers:
         self._most_bytes = most_bytes
         self._shares: dict[str, _Share] = {}
         self._turns = 0
+        self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Under way to all peers together. May be read on any thread."""
+        return self._nbytes
 
     def may_send(self, address: str, nbytes: int) -> bool:
         """Whether the peer's share has room for a slab of `nbytes`."""
@@ -69,6 +75,7 @@ class Peers:
         share = self._shares.setdefault(address, _Share())
         share.slabs += nbytes > 0
         share.nbytes += nbytes
+        self._nbytes += nbytes
         share.waiting += 1
         self._turns += 1
         return self._turns
@@ -78,6 +85,7 @@ class Peers:
         share = self._shares[address]
         share.slabs -= nbytes > 0
         share.nbytes -= nbytes
+        self._nbytes -= nbytes
         share.waiting -= 1
         if taken_at is not None:
             share.heard_at = taken_at

@@ -42,8 +42,10 @@ class Tenure:
         size = HEADER_BYTES + options.unit_blocks * pages.layout.block_bytes
         sending, receiving = (SlabPool(count, size) for count in (options.send_slabs, options.receive_slabs))
         self._pools = (sending, receiving)
+        peers = Peers(options.send_slabs // 2, options.peer_bytes)
         self._show_slabs()
         self._show_zeros()
+        metrics.inflight.set_function(lambda: float(peers.nbytes))
         self.transfers = Transfers(
             Site(
                 link=self.link,
@@ -51,7 +53,7 @@ class Tenure:
                 pages=pages,
                 send_slabs=sending,
                 receive_slabs=receiving,
-                peers=Peers(options.send_slabs // 2, options.peer_bytes),
+                peers=peers,
                 options=options,
                 metrics=metrics,
                 report=report,

@@ -17,7 +17,7 @@ from headrace.core.errors import HeadraceError, StartupError, Unavailable
 from headrace.core.pages import PagePort
 from headrace.core.ticket import Ticket
 from headrace.telemetry.metrics import TransferMetrics
-from headrace.transfer.carrier import CarrierHealth, TransferReport
+from headrace.transfer.carrier import CarrierHealth, Told, TransferReport
 from headrace.transfer.link import LinkFactory
 from headrace.transfer.readable import wait_readable
 from headrace.transfer.site import TransferOptions
@@ -117,6 +117,9 @@ class TransferThread:
 
     def cancel(self, transfer: bytes, *, lost: bool = False) -> None:
         self._accept(lambda transfers: transfers.cancel(transfer, lost=lost))
+
+    def meet(self, address: str, told: Told) -> None:
+        self._accept(lambda transfers: transfers.meet(address, told))
 
     def _accept(self, command: Callable[[Transfers], None]) -> None:
         with self._lock:

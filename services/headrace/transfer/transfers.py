@@ -10,9 +10,10 @@ import structlog
 
 from headrace.core.errors import HeadraceError, InternalError, InvalidRequest
 from headrace.core.ticket import Ticket
-from headrace.transfer.carrier import Side, TransferReport, TransferStatus
+from headrace.transfer.carrier import Side, Told, TransferReport, TransferStatus
 from headrace.transfer.inbound import Inbound
 from headrace.transfer.leg import Leg
+from headrace.transfer.meetings import Meetings
 from headrace.transfer.outbound import Outbound
 from headrace.transfer.plan import check_ticket
 from headrace.transfer.site import Site
@@ -27,6 +28,7 @@ class Transfers:
         self._site = site
         self._legs: dict[tuple[bytes, Side], Leg] = {}
         self._broken: HeadraceError | None = None
+        self._meetings = Meetings(site.link, site.metrics, site.options.silent_s)
 
     @property
     def empty(self) -> bool:
@@ -35,7 +37,7 @@ class Transfers:
     @property
     def due(self) -> float:
         """When `step` must run next even if nothing happens, on the site's clock."""
-        return min((leg.due for leg in self._legs.values()), default=float("inf"))
+        return min(self._meetings.due, *(leg.due for leg in self._legs.values()), float("inf"))
 
     def receive(self, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:
         def make() -> Leg:
@@ -61,8 +63,15 @@ class Transfers:
             if leg is not None and lost:
                 self._try(leg, leg.give_up)
 
+    def meet(self, address: str, told: Told) -> None:
+        if self._broken is not None:
+            told(self._broken.message, 0.0)
+        else:
+            self._meetings.begin(address, told, self._site.clock())
+
     def wind_up(self) -> None:
         """Cancel everything, for the last time: senders still deliver their End, receivers wait for nobody's."""
+        self._meetings.end("the worker stops", self._site.clock())
         for leg in self._legs.values():
             self._try(leg, leg.cancel)
             if leg.side is Side.RECEIVER:
@@ -79,6 +88,7 @@ class Transfers:
         Those with the fewest frames under way go first, and of these who sent none for longest: so what one peer, or
         all of them, may have at once is dealt out in turns, and a short transfer does not wait for a long one's end.
         """
+        self._meetings.step(self._site.clock())
         for leg in list(self._legs.values()):
             self._run(leg, leg.collect)
         for leg in sorted(self._legs.values(), key=lambda leg: (len(leg.flights), leg.turn)):
@@ -89,6 +99,7 @@ class Transfers:
     def break_down(self, error: HeadraceError) -> None:
         """The link is of no use any more: every transfer fails, now and from now on. Slabs stay where they are."""
         self._broken = error
+        self._meetings.end(error.message, self._site.clock())
         for leg in self._legs.values():
             self._try(leg, partial(leg.abandon, error))
         self._legs.clear()

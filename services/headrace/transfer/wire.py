@@ -3,7 +3,7 @@
 Owns the bytes on the wire. All functions are pure; the link and the pages are somebody else's.
 
 Layout, little-endian: magic 4s, version u8, kind u8, 2 zero bytes, proof 16s, transfer 16s, attempt u32, source 8s,
-target 8s, model 16s, unit u32, first block u32, block count u32, payload bytes u64, payload checksum 16s, zero to 128.
+target 8s, model 16s, context 16s, unit u32, first block u32, block count u32, payload bytes u64, payload checksum 16s.
 """
 
 import struct
@@ -19,9 +19,9 @@ from headrace.transfer.plan import Unit
 
 HEADER_BYTES = 128
 _MAGIC = b"HRKV"
-_VERSION = 1
+_VERSION = 2
 _PRELUDE = struct.Struct("<4sBB2x16s")
-_BODY = struct.Struct("<16sI8s8s16sIIIQ16s")
+_BODY = struct.Struct("<16sI8s8s16s16sIIIQ16s")
 _END = struct.Struct("<BI16s")
 END_FRAME_BYTES = HEADER_BYTES + _END.size
 
@@ -43,6 +43,7 @@ class Refusal(Enum):
     SOURCE = "source"
     TARGET = "target"
     MODEL = "model"
+    CONTEXT = "context"
     UNIT = "unit"
     BLOCKS = "blocks"
     LENGTH = "length"
@@ -130,6 +131,7 @@ _BODY_FIELDS = (
     Refusal.SOURCE,
     Refusal.TARGET,
     Refusal.MODEL,
+    Refusal.CONTEXT,
     Refusal.UNIT,
     Refusal.BLOCKS,
     Refusal.BLOCKS,
@@ -145,6 +147,7 @@ def _body(ticket: Ticket, unit: Unit, payload_bytes: int, checksum: bytes) -> by
         _incarnation(ticket.source),
         _incarnation(ticket.target),
         xxhash.xxh3_128(ticket.model_digest).digest(),
+        ticket.context,
         unit.index,
         unit.first_block,
         unit.block_count,

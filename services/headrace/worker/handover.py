@@ -7,6 +7,7 @@ from headrace.engine.engine import Admission, Progress, Sampled
 from headrace.transfer.carrier import TransferReport, TransferStatus
 from headrace.worker.jobs import Leg, State, Station
 from headrace.worker.outbox import Outbox
+from headrace.worker.overlap import Overlap
 
 
 class HandoverLeg(Leg):
@@ -19,15 +20,19 @@ class HandoverLeg(Leg):
     def __init__(self, job: Job, outbox: Outbox, station: Station) -> None:
         super().__init__(job, outbox, station)
         self._sent = False
+        self._overlap = Overlap(self._loop.time)
 
     def sampled(self, sampled: Sampled) -> None:
         super().sampled(sampled)
+        self._overlap.awaited()
         self._move(State.SENDING)
         self._hand_over_if_sent()
 
     def progressed(self, progress: Progress) -> None:
         if self._transfer is not None:
             blocks = self._station.tickets.ready(self._ticket, self.job, progress.computed_tokens, progress.blocks)
+            if blocks:
+                self._overlap.begins()
             self._station.carrier.advance(self._transfer, blocks)
 
     @property
@@ -42,11 +47,12 @@ class HandoverLeg(Leg):
     def _admitted(self, admission: Admission) -> None:
         self._move(State.RUNNING)
         self._open(self._ticket.transfer)
-        self._station.carrier.send(self._ticket, self._remaining_s())
+        self._station.carrier.send(self._station.tickets.bound(self._ticket, self.job), self._remaining_s())
 
     def _closed(self, report: TransferReport) -> None:
         if report.status is TransferStatus.COMPLETE:
             self._sent = True
+            self._note = self._overlap.closed(self._ticket.source, report, self._station.metrics.transfer)
             self._hand_over_if_sent()
         else:
             self.end(Outcome.FAILED, report.error or TransferFailed("The decode worker gave the transfer up."))

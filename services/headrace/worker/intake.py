@@ -2,12 +2,13 @@
 
 from headrace.core.errors import HeadraceError, InvalidRequest, TransferFailed
 from headrace.core.fleet import WorkerRef
-from headrace.core.jobs import Granted, Job, Outcome
+from headrace.core.jobs import Committed, Granted, Job, Outcome
 from headrace.core.ticket import Ticket
 from headrace.engine.engine import Admission, Engine, Sampled
 from headrace.transfer.carrier import TransferReport, TransferStatus
 from headrace.worker.jobs import Leg, State, Station
 from headrace.worker.outbox import Outbox
+from headrace.worker.overlap import Overlap
 
 
 class IntakeLeg(Leg):
@@ -21,11 +22,12 @@ class IntakeLeg(Leg):
         super().__init__(job, outbox, station)
         self._ticket: Ticket | None = None
         self._first_token: int | None = None
-        self._verified = False
+        self._overlap = Overlap(self._loop.time)
 
     def activate(self, first_token: int) -> None:
         if self.outcome is None and self._first_token is None:
             self._first_token = first_token
+            self._overlap.awaited()
             self._start_if_ready()
 
     def transfer_closed(self, report: TransferReport) -> None:
@@ -51,6 +53,7 @@ class IntakeLeg(Leg):
         blocks = admission.blocks[ticket.first_block : ticket.first_block + ticket.block_count]
         self._ticket = ticket
         self._open(ticket.transfer)
+        self._overlap.begins()
         self._station.carrier.receive(ticket, blocks, self._remaining_s())
         self.outbox.reply(Granted(self.key, ticket, admission.resident_tokens))
 
@@ -59,14 +62,16 @@ class IntakeLeg(Leg):
 
     def _closed(self, report: TransferReport) -> None:
         if report.status is TransferStatus.COMPLETE:
-            self._verified = True
+            assert self._ticket is not None
+            self._note = self._overlap.closed(self._ticket.target, report, self._station.metrics.transfer)
             self._start_if_ready()
         else:
             self.end(Outcome.FAILED, report.error or TransferFailed("The prefill worker gave the transfer up."))
 
     def _start_if_ready(self) -> None:
-        if self._verified and self._first_token is not None:
+        if self._note is not None and self._first_token is not None:
             self._move(State.RUNNING)
+            self.outbox.reply(Committed(self.key, self._note))
             self._station.engine.call(self._activate, self._activated)
 
     def _activate(self, engine: Engine) -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from headrace.core.errors import DeadlineExceeded, HeadraceError, InternalError, Overloaded
 from headrace.core.jobs import Busy, Ending, Job, JobKey, JobKind, Outcome
+from headrace.core.waterfall import TransferNote
 from headrace.engine.engine import Admission, Engine, Finished, Progress, Sampled
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import Carrier, TransferReport
@@ -78,6 +79,7 @@ class Leg(ABC):
         self.outcome: Outcome | None = None
         self._station = station
         self._transfer: bytes | None = None
+        self._note: TransferNote | None = None
         self._verified_tokens = 0
         self._adding: Pending[Admission] | None = None
         self._tokens = 0
@@ -158,7 +160,8 @@ class Leg(ABC):
         self._deadline.cancel()
         if outcome is Outcome.ABORTED:
             self.outbox.forget_tokens(self.key)
-        self.outbox.ending(Ending(self.key, outcome, error))
+        note = self._note if outcome is Outcome.HANDED_OVER else None
+        self.outbox.ending(Ending(self.key, outcome, error, note))
         self._station.metrics.jobs.labels(self.job.kind.value, outcome.value).inc()
         self._log_end(outcome, error)
         if self.state is State.WAITING:
@@ -168,6 +171,11 @@ class Leg(ABC):
         else:
             self._move(State.DRAINING)
             self._station.carrier.cancel(self._transfer)
+
+    def peer_lost(self) -> None:
+        """The job's other end is dead: what is under way between them is not waited for."""
+        if self._transfer is not None:
+            self._station.carrier.cancel(self._transfer, lost=True)
 
     @abstractmethod
     def _check(self) -> None:
@@ -236,6 +244,8 @@ class Leg(ABC):
 
     def _leave(self) -> None:
         self._move(State.GONE)
+        # One clock for all processes of a machine: what a cancel takes is read off these stamps.
+        log.debug("job.gone", job=str(self.key), at=round(self._loop.time(), 6))
         self._station.legs.drop(self)
 
     def _move(self, state: State) -> None:

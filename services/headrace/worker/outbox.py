@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import HeadraceError, Overloaded
 from headrace.core.fleet import Load
-from headrace.core.jobs import Busy, Ending, Events, Granted, JobKey, Report, TokenEvent
+from headrace.core.jobs import Busy, Committed, Ending, Events, Granted, JobKey, Met, Report, TokenEvent
 from headrace.core.logprobs import TokenLogprob
 
 # Replies and endings that one router may leave unread. A router this far behind is gone or broken.
@@ -39,7 +39,7 @@ class Outbox:
         self.router = router
         self._load = load
         self._draining = False
-        self._replies: list[Granted | Busy] = []
+        self._replies: list[Granted | Committed | Busy | Met] = []
         self._runs: dict[JobKey, _Run] = {}
         self._endings: list[Ending] = []
         self._load_due = False
@@ -52,7 +52,7 @@ class Outbox:
     def closed(self) -> bool:
         return self._closed
 
-    def reply(self, reply: Granted | Busy) -> None:
+    def reply(self, reply: Granted | Committed | Busy | Met) -> None:
         self._replies.append(reply)
         self._put()
 

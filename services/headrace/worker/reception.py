@@ -10,9 +10,23 @@ import structlog
 
 from headrace.core.blocks import blocks_for
 from headrace.core.errors import HeadraceError, InvalidRequest
-from headrace.core.jobs import Abort, Activate, Busy, Command, Ending, Hello, Job, JobKey, JobKind, Outcome, Submit
+from headrace.core.jobs import (
+    Abort,
+    Activate,
+    Busy,
+    Command,
+    Ending,
+    Hello,
+    Job,
+    JobKey,
+    JobKind,
+    Meet,
+    Outcome,
+    Submit,
+)
 from headrace.worker.handover import HandoverLeg
 from headrace.worker.intake import IntakeLeg
+from headrace.worker.introduction import introduce
 from headrace.worker.jobs import RETRY_AFTER_S, Leg, Station
 from headrace.worker.load import JobSize
 from headrace.worker.local import LocalLeg
@@ -66,9 +80,13 @@ class Reception:
             case Activate(key, first_token):
                 if leg := self._find(key, outbox):
                     leg.activate(first_token)
-            case Abort(key):
+            case Abort(key, lost):
                 if leg := self._find(key, outbox):
                     leg.end(Outcome.ABORTED)
+                    if lost:
+                        leg.peer_lost()
+            case Meet() as meet:
+                introduce(meet, self._station.carrier, self._station.tickets.link, outbox)
             case Hello():
                 raise InvalidRequest("Hello comes once, as the first command.")
 

@@ -92,6 +92,7 @@ class Worker:
         who = self._identity
         tickets = TicketOffice(who.ref, info.model_digest, info.layout, who.link, lambda: self._carrier.address)
         self._legs = Legs()
+        self._metrics.live.set_function(lambda: float(len(self._legs)))
         self._reception = Reception(
             Station(self._engine_loop, self._carrier, tickets, self._metrics, self._legs),
             self._size,
@@ -178,7 +179,8 @@ class Worker:
         log.info("router.attach", router=outbox.router)
         reader = asyncio.create_task(self._reception.serve(commands, outbox), name=f"attachment of {outbox.router}")
         try:
-            yield Welcome(info, self.load)
+            # A link that had to be opened again is elsewhere than the lease says.
+            yield Welcome(replace(info, data_address=self._carrier.address), self.load)
             while reports := await outbox.take():
                 for report in reports:
                     yield report

@@ -6,8 +6,9 @@ Owns the names of transfers: never reused, and different in every incarnation (I
 import itertools
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 
-from headrace.core.blocks import blocks_for
+from headrace.core.blocks import blocks_for, context_of
 from headrace.core.errors import InvalidRequest
 from headrace.core.fleet import WorkerRef
 from headrace.core.jobs import Job
@@ -34,10 +35,15 @@ class TicketOffice:
         self._nonce = secrets.token_bytes(_NONCE_BYTES)
         self._counter = itertools.count(1)
 
+    @property
+    def link(self) -> str:
+        """The name of this worker's link."""
+        return self._link
+
     def write(self, job: Job, source: WorkerRef, resident_tokens: int) -> Ticket:
         """The right for `source` to send what `job` has not resident here."""
         first = resident_tokens // self._layout.block_tokens
-        return Ticket(
+        ticket = Ticket(
             transfer=self._nonce + next(self._counter).to_bytes(_COUNTER_BYTES, "big"),
             secret=secrets.token_bytes(_SECRET_BYTES),
             job=job.key.request,
@@ -52,6 +58,12 @@ class TicketOffice:
             link=self._link,
             address=self._address(),
         )
+        return self.bound(ticket, job)
+
+    def bound(self, ticket: Ticket, job: Job) -> Ticket:
+        """The ticket with the context that `job` gives it: its tokens up to the end of the ticket's last block."""
+        end = (ticket.first_block + ticket.block_count) * self._layout.block_tokens
+        return replace(ticket, context=context_of(job.tokens[:end]))
 
     def check(self, job: Job, ticket: Ticket) -> None:
         """Raises InvalidRequest unless `ticket` lets this incarnation send pages of exactly this job and model."""

@@ -16,6 +16,7 @@ from headrace.core.jobs import (
     Activate,
     Busy,
     Command,
+    Committed,
     Ending,
     Events,
     Granted,
@@ -23,6 +24,8 @@ from headrace.core.jobs import (
     Job,
     JobKey,
     JobKind,
+    Meet,
+    Met,
     Outcome,
     Report,
     Submit,
@@ -33,6 +36,7 @@ from headrace.core.layout import KvLayout
 from headrace.core.logprobs import TokenLogprob
 from headrace.core.sampling import SamplingParams
 from headrace.core.ticket import UNIT_BLOCKS, Ticket
+from headrace.core.waterfall import TransferNote
 from headrace.rpc.contracts import PROTOCOL_VERSION
 
 LAYOUT = KvLayout(layers=2, kv_heads=1, head_dim=4, block_tokens=16, dtype="float32")
@@ -86,8 +90,9 @@ def worker_info(name: str, role: Role, incarnation: str = "1", **changes: object
 
 class ScriptedWorker:
     """at: what to do when a point is passed: "submit", "grant", "activate", "token N" (before it is sent), "handover",
-    "abort". silent: points at which it says nothing more for that job. cached: what it reports as cached tokens.
-    mute: it reports no logprobs, as a worker would that does not know of them."""
+    "commit", "abort", "meet". silent: points at which it says nothing more for that job. cached: what it reports as
+    cached tokens. mute: it reports no logprobs, as a worker would that does not know of them. says_commit: so of
+    commits."""
 
     def __init__(self, info: WorkerInfo, *, cached: int = 0) -> None:
         self.info = info
@@ -104,6 +109,7 @@ class ScriptedWorker:
         self.stop_token: tuple[int, int] | None = None
         self.dead = False
         self.mute = False
+        self.says_commit = True
         self.hellos = 0
         self._out: asyncio.Queue[Report | HeadraceError] | None = None
         self._changed = asyncio.Condition()
@@ -150,6 +156,15 @@ class ScriptedWorker:
     @property
     def submits(self) -> list[Job]:
         return [command.job for command in self.commands if isinstance(command, Submit)]
+
+    @property
+    def meets(self) -> list[WorkerRef]:
+        return [command.peer for command in self.commands if isinstance(command, Meet)]
+
+    @property
+    def told_of_deaths(self) -> list[JobKey]:
+        """Jobs whose peer is dead, as the router says."""
+        return [command.key for command in self.commands if isinstance(command, Abort) and command.lost]
 
     @property
     def aborts(self) -> list[JobKey]:
@@ -200,6 +215,8 @@ class ScriptedWorker:
                         self._spawn(self._decode(job, first_token))
                 case Abort(key):
                     self._spawn(self._abort(key))
+                case Meet(peer):
+                    self._spawn(self._meet(peer))
             await self._notify()
 
     async def _serve(self, job: Job) -> None:
@@ -228,7 +245,7 @@ class ScriptedWorker:
         if not await self._token(job, job.generated):
             return
         if await self._pass("handover"):
-            await self._end(job, Outcome.HANDED_OVER)
+            await self._end(job, Outcome.HANDED_OVER, note=self.note)
 
     async def _decode(self, job: Job, first_token: int) -> None:
         if not await self._pass("activate"):
@@ -237,7 +254,15 @@ class ScriptedWorker:
         if self.fail_first_with:
             await self._end(job, Outcome.FAILED, self.fail_first_with.pop(0))
             return
-        await self._write(job, job.generated + 1)
+        if await self._pass("commit"):
+            if self.says_commit:
+                self.send(Committed(job.key, self.note))
+            await self._write(job, job.generated + 1)
+
+    @property
+    def note(self) -> TransferNote:
+        """What it says of each transfer."""
+        return TransferNote(self.info.ref, payload_bytes=1 << 20, messages=4, seconds=0.5, exposed_s=0.125)
 
     async def _write(self, job: Job, position: int) -> None:
         limit = job.sampling.max_tokens
@@ -275,13 +300,19 @@ class ScriptedWorker:
         assert job.sampling.seed is not None
         return token_at(job.sampling.seed, position)
 
+    async def _meet(self, peer: WorkerRef) -> None:
+        if await self._pass("meet"):
+            self.send(Met(peer, "", 1.0))
+
     async def _abort(self, key: JobKey) -> None:
         if await self._pass("abort") and (job := self.live.get(key)):
             await self._end(job, Outcome.ABORTED)
 
-    async def _end(self, job: Job, outcome: Outcome, error: HeadraceError | None = None) -> None:
+    async def _end(
+        self, job: Job, outcome: Outcome, error: HeadraceError | None = None, note: TransferNote | None = None
+    ) -> None:
         if self.live.pop(job.key, None) is not None and self._out is not None:
-            self.send(Events((), (Ending(job.key, outcome, error),), self.load))
+            self.send(Events((), (Ending(job.key, outcome, error, note),), self.load))
         await self._notify()
 
     async def _pass(self, point: str) -> bool:

@@ -14,7 +14,8 @@ from headrace.core.jobs import Command, Events
 from headrace.router.absence import Absence
 from headrace.router.attachments import Patience
 from headrace.router.options import RouterOptions
-from headrace.router.retries import AttemptFailed, Fault, Loss, Retries, RetryBudget
+from headrace.router.retries import AttemptFailed, Fault, Loss, Retries
+from headrace.router.retry_budget import RetryBudget
 from headrace.router.stall import Stall
 
 
@@ -173,7 +174,7 @@ async def test_what_never_left_for_a_worker_is_no_death_of_it() -> None:
             worker.die()
         assert ids(await asking) == expected(3, 6)
         assert [retried(toy, cause) for cause in ("away", "cut", "lost")] == [len(deaf), 0, 0]
-        assert toy.router._conductor._budget.left == 100.0
+        assert toy.router._standing.retries.left == toy.router._standing.retries.most
         await toy.quiet()
 
 

@@ -38,7 +38,7 @@ DEATHS = [
 
 def _decode_only_after(worker: ScriptedWorker, dead: list[ScriptedWorker]) -> None:
     """The pages of a prefill worker that dies before handover never arrive: only the next attempt decodes."""
-    pages = worker.gate("token 1")
+    pages = worker.gate("commit")
 
     def submitted() -> None:
         if dead:

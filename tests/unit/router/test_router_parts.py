@@ -29,7 +29,8 @@ from headrace.router.leg import Inbox, Leg
 from headrace.router.life import Life
 from headrace.router.merge import Exposition, merge
 from headrace.router.reading import Reading
-from headrace.router.retries import AttemptFailed, Fault, Loss, Retries, RetryBudget
+from headrace.router.retries import AttemptFailed, Fault, Loss, Retries
+from headrace.router.retry_budget import RetryBudget
 from headrace.router.view import Inflight
 
 W = WorkerRef("w", "1")
@@ -227,16 +228,16 @@ async def test_those_served_before_wait_for_a_comeback() -> None:
 def test_what_killed_is_refused_for_a_while() -> None:
     now = [0.0]
     deadly = Deadly(refuse_s=10.0, clock=lambda: now[0], size=2)
-    deadly.check("a")
-    for name in ("a", "b", "c"):
+    deadly.check(b"a")
+    for name in (b"a", b"b", b"c"):
         deadly.record(name)
-    deadly.check("a")  # the oldest is forgotten first
+    deadly.check(b"a")  # the oldest is forgotten first
     now[0] = 4.0
     with pytest.raises(WorkerLost) as refused:
-        deadly.check("b")
+        deadly.check(b"b")
     assert refused.value.retry_after_s == 6.0
     now[0] = 10.0
-    deadly.check("b")
+    deadly.check(b"b")
 
 
 async def test_admission_is_bounded_except_for_those_served_before() -> None:

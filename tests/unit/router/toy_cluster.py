@@ -11,6 +11,7 @@ from headrace.core.fleet import FleetStatus, Role, WorkerInfo, WorkerRef
 from headrace.core.generation import Chunk, GenerateRequest, Prompt, TextPrompt, TokenPrompt
 from headrace.core.sampling import SamplingParams
 from headrace.core.vocabulary import Vocabulary
+from headrace.roster.memory_commons import MemoryCommons
 from headrace.roster.memory_roster import MemoryRoster
 from headrace.router.attachments import Patience
 from headrace.router.models import ServedModel
@@ -51,9 +52,12 @@ class ByteText:
 
 
 class ToyCluster:
-    """workers: by name. hits: what the prefix index says."""
+    """workers: by name. hits: what the prefix index says. commons: what its router shares with others."""
 
-    def __init__(self, options: RouterOptions, workers: Sequence[ScriptedWorker]) -> None:
+    def __init__(
+        self, options: RouterOptions, workers: Sequence[ScriptedWorker], commons: MemoryCommons | None = None
+    ) -> None:
+        self.commons = commons or MemoryCommons()
         self.workers = {worker.info.ref: worker for worker in workers}
         self.hits: dict[WorkerRef, int] = {}
         self.roster = MemoryRoster()
@@ -63,6 +67,7 @@ class ToyCluster:
             roster=self.roster,
             connect=self._connect,
             match=self._match,
+            commons=self.commons,
             metrics=self.metrics,
             options=options,
         )
@@ -125,7 +130,13 @@ def options(disaggregation: Disaggregation = Disaggregation.ALWAYS, **changes: o
 
 @asynccontextmanager
 async def cluster(
-    *, prefill: int = 0, decode: int = 0, local: int = 0, with_options: RouterOptions | None = None, max_jobs: int = 8
+    *,
+    prefill: int = 0,
+    decode: int = 0,
+    local: int = 0,
+    with_options: RouterOptions | None = None,
+    max_jobs: int = 8,
+    commons: MemoryCommons | None = None,
 ) -> AsyncIterator[ToyCluster]:
     """Workers p1…, d1…, l1…, all attached."""
     counts = {Role.PREFILL: prefill, Role.DECODE: decode, Role.LOCAL: local}
@@ -134,7 +145,7 @@ async def cluster(
         for role, count in counts.items()
         for number in range(1, count + 1)
     ]
-    toy = ToyCluster(with_options or options(), workers)
+    toy = ToyCluster(with_options or options(), workers, commons)
     for worker in workers:
         await toy.join(worker)
     await toy.router.start()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core import errors, fleet, generation, jobs, logprobs, resume, route, sampling, ticket
+from headrace.core import errors, fleet, generation, jobs, logprobs, resume, route, sampling, ticket, waterfall
 from headrace.core.errors import InvalidRequest
 from headrace.rpc.codec import attach, failures
 from headrace.rpc.codec import fleet as fleet_codec
@@ -71,13 +71,19 @@ def token_logprobs() -> st.SearchStrategy[logprobs.TokenLogprob]:
 
 def endings_without_error() -> st.SearchStrategy[jobs.Ending]:
     fine = [outcome for outcome in jobs.Outcome if outcome is not jobs.Outcome.FAILED]
-    return st.builds(jobs.Ending, key=of(jobs.JobKey), outcome=st.sampled_from(fine))
+    note = st.none() | of(waterfall.TransferNote)
+    return st.builds(jobs.Ending, key=of(jobs.JobKey), outcome=st.sampled_from(fine), note=note)
+
+
+def attempt_notes() -> st.SearchStrategy[waterfall.AttemptNote]:
+    return st.builds(waterfall.noted, U32, of(fleet.Role), of(waterfall.TransferNote))
 
 
 SPECIAL: dict[Any, Callable[[], st.SearchStrategy[Any]]] = {
     resume.ResumePoint: resume_points,
     logprobs.TokenLogprob: token_logprobs,
     jobs.Ending: endings_without_error,
+    waterfall.AttemptNote: attempt_notes,
 }
 
 FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
@@ -107,6 +113,8 @@ FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "priority": SIGNED,
     },
     generation.TokenPrompt: {"token_ids": TOKENS},
+    # Each side makes it of its own job.
+    ticket.Ticket: {"context": st.just(b"")},
     generation.Chunk: {"token_ids": TOKENS},
     generation.PromptEcho: {"token_ids": TOKENS},
     generation.Tokenized: {"token_ids": TOKENS},
@@ -119,6 +127,7 @@ FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
         "timeout_s": SECONDS,
         "priority": SIGNED,
     },
+    waterfall.TransferNote: {"seconds": SECONDS, "exposed_s": SECONDS},
     jobs.TokenEvent: {"token_ids": TOKENS},
     jobs.Activate: {"first_token": TOKEN},
 }

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from headrace.core.errors import StartupError
-from headrace.transfer.data_address import DataAddress, interface_of, listen, own_address
+from headrace.transfer.data_address import ANY_PORT, DataAddress, interface_of, listen, own_address, port_range
 
 NONCE = bytes(range(8))
 
@@ -73,3 +73,15 @@ def test_the_first_free_port_of_a_range_is_taken() -> None:
         if last > port:
             with listen("127.0.0.1", range(port, last + 1)) as found:
                 assert port < found.getsockname()[1] <= last
+
+
+def test_a_range_of_ports_is_read_with_both_its_ends() -> None:
+    assert port_range("9200-9299") == range(9200, 9300)
+    assert port_range("9200-9200") == range(9200, 9201)
+    assert port_range("") == ANY_PORT
+
+
+@pytest.mark.parametrize("text", ["9200", "9300-9200", "0-10", "9200-65536", "a-b", "9200-", "-9200"])
+def test_what_is_no_range_of_ports_is_refused(text: str) -> None:
+    with pytest.raises(StartupError, match="--data-port-range"):
+        port_range(text)

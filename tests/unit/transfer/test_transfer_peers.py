@@ -23,6 +23,7 @@ def test_no_peer_has_more_than_its_share(
         elif not nbytes or peers.may_send(address, nbytes):
             frames.append(nbytes)
             turns.append(peers.sent(address, nbytes))
+        assert peers.nbytes == sum(map(sum, under_way.values()))
         in_slabs = [size for size in frames if size]
         assert len(in_slabs) <= max(1, most_slabs)
         assert sum(in_slabs) <= most_bytes or len(in_slabs) == 1

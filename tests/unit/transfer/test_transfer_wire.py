@@ -37,6 +37,7 @@ TICKET = Ticket(
     unit_blocks=4,
     link="tcp",
     address="127.0.0.1:1",
+    context=b"c" * 16,
 )
 UNIT = Unit(1, 4, 4)
 
@@ -58,7 +59,7 @@ def test_a_unit_verifies_with_its_own_checksum(payload: bytes) -> None:
 @given(st.binary(min_size=1, max_size=64), st.data())
 def test_any_changed_byte_is_refused(payload: bytes, data: st.DataObject) -> None:
     frame = framed(payload)
-    used = [*range(6), *range(8, 112), *range(HEADER_BYTES, len(frame))]
+    used = [*range(6), *range(8, len(frame))]
     position = data.draw(st.sampled_from(used))
     frame[position] ^= data.draw(st.integers(1, 255))
     assert isinstance(verify_unit(TICKET, UNIT, memoryview(frame)), Refusal)
@@ -73,6 +74,7 @@ def test_any_changed_byte_is_refused(payload: bytes, data: st.DataObject) -> Non
         (replace(TICKET, source=WorkerRef("p", "0")), UNIT, Refusal.SOURCE),
         (replace(TICKET, target=WorkerRef("d", "0")), UNIT, Refusal.TARGET),
         (replace(TICKET, model_digest=b"n" * 16), UNIT, Refusal.MODEL),
+        (replace(TICKET, context=b"d" * 16), UNIT, Refusal.CONTEXT),
         (TICKET, Unit(2, 4, 4), Refusal.UNIT),
         (TICKET, Unit(1, 5, 4), Refusal.BLOCKS),
         (TICKET, Unit(1, 4, 3), Refusal.BLOCKS),

@@ -63,6 +63,21 @@ def test_ready_blocks_grow_to_exactly_those_of_the_ticket(tokens: int, page: int
     assert here.verified_tokens(ticket, asked, 0) == resident
 
 
+def test_both_ends_give_a_ticket_the_context_of_its_tokens_and_of_no_others() -> None:
+    asked = decode_job(40)
+    ticket = office().write(asked, PEER, 16)
+    arrived = replace(ticket, context=b"")  # it does not travel
+    sender = replace(asked, kind=JobKind.PREFILL)
+    assert office().bound(arrived, sender).context == ticket.context != b""
+    # Tokens before the ticket's first block are bound too, those behind its last are not.
+    for position in (0, 39):
+        other = (*asked.tokens[:position], 6, *asked.tokens[position + 1 :])
+        assert office().bound(arrived, replace(sender, tokens=other)).context != ticket.context
+    shorter = replace(arrived, block_count=1)
+    longer = replace(sender, tokens=(*asked.tokens[:32], 6, 6))
+    assert office().bound(shorter, longer) == office().bound(shorter, sender)
+
+
 def test_a_ticket_for_pages_of_another_size_is_refused_with_the_remedy() -> None:
     here, asked = office(16), decode_job(40)
     ticket = office(32).write(asked, HERE, 0)

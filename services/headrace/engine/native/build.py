@@ -30,12 +30,8 @@ def pick_native(files: ModelFiles, options: EngineOptions, length: int, pages: P
     """
     if options.kernels == "torch":
         return None
-    loader_of(files)
-    choose_instruction_set(options)
     dtype = pages.layout.dtype
-    reason = obstacle(files.config, dtype, options.quantization)
-    if reason is not None:
-        _refuse(options, reason)
+    if not require_native(files, options):
         return None
     _tell_of_refused()
     rows = padded_rows(max(options.max_num_batched_tokens, _LEAST_ROWS))
@@ -43,6 +39,17 @@ def pick_native(files: ModelFiles, options: EngineOptions, length: int, pages: P
     decoder = load_decoder(files, StoredWeights(files, dtype), length)
     compiled = compile_decoder(decoder, pages, rows, options.quantization, threads=threads)
     return NativeDecoder(compiled, pages.layout.block_tokens, threads)
+
+
+def require_native(files: ModelFiles, options: EngineOptions) -> bool:
+    """Whether the native kernels can compute the model. Raises StartupError if they cannot and the options insist, or
+    if nothing can."""
+    loader_of(files)
+    choose_instruction_set(options)
+    reason = obstacle(files.config, options.resolved_dtype, options.quantization)
+    if reason is not None:
+        _refuse(options, reason)
+    return reason is None
 
 
 def choose_instruction_set(options: EngineOptions) -> None:

@@ -1,8 +1,22 @@
 """Codec of the two streams of `Worker.Attach`: commands and reports."""
 
 from headrace.core.errors import InvalidRequest
-from headrace.core.jobs import Abort, Activate, Busy, Command, Events, Granted, Hello, Report, Submit, Welcome
-from headrace.rpc.codec.fleet import decode_info, decode_load, encode_info, encode_load
+from headrace.core.jobs import (
+    Abort,
+    Activate,
+    Busy,
+    Command,
+    Committed,
+    Events,
+    Granted,
+    Hello,
+    Meet,
+    Met,
+    Report,
+    Submit,
+    Welcome,
+)
+from headrace.rpc.codec.fleet import decode_info, decode_load, decode_ref, encode_info, encode_load, encode_ref
 from headrace.rpc.codec.jobs import (
     decode_ending,
     decode_job,
@@ -15,6 +29,7 @@ from headrace.rpc.codec.jobs import (
     encode_ticket,
     encode_token_event,
 )
+from headrace.rpc.codec.notes import decode_note, encode_note
 from headrace.rpc.codec.values import part, refusing, token_ids
 from headrace.rpc.v1 import worker_pb2 as pb
 
@@ -29,8 +44,10 @@ def encode_command(command: Command) -> pb.Command:
         case Activate(key, first_token):
             (token_id,) = token_ids((first_token,))
             return pb.Command(activate=pb.Activate(key=encode_key(key), first_token=token_id))
-        case Abort(key):
-            return pb.Command(abort=pb.Abort(key=encode_key(key)))
+        case Abort(key, lost):
+            return pb.Command(abort=pb.Abort(key=encode_key(key), lost=lost))
+        case Meet(peer, link, address):
+            return pb.Command(meet=pb.Meet(peer=encode_ref(peer), link=link, address=address))
 
 
 def decode_command(message: pb.Command) -> Command:
@@ -43,7 +60,10 @@ def decode_command(message: pb.Command) -> Command:
             (token_id,) = token_ids((message.activate.first_token,))
             return Activate(decode_key(message.activate.key), token_id)
         case "abort":
-            return Abort(decode_key(message.abort.key))
+            return Abort(decode_key(message.abort.key), message.abort.lost)
+        case "meet":
+            part(message.meet, "peer")
+            return Meet(decode_ref(message.meet.peer), message.meet.link, message.meet.address)
         case _:
             raise InvalidRequest("A command of a kind that this worker does not know.")
 
@@ -56,10 +76,14 @@ def encode_report(report: Report) -> pb.Report:
         case Granted(key, ticket, resident):
             granted = pb.Granted(key=encode_key(key), ticket=encode_ticket(ticket), resident_tokens=resident)
             return pb.Report(granted=granted)
+        case Committed(key, note):
+            return pb.Report(committed=pb.Committed(key=encode_key(key), note=encode_note(note)))
         case Busy(key, retry_after_s):
             return pb.Report(busy=pb.Busy(key=encode_key(key), retry_after_s=retry_after_s))
         case Events():
             return pb.Report(events=_encode_events(report))
+        case Met(peer, reason, ms):
+            return pb.Report(met=pb.Met(peer=encode_ref(peer), reason=reason, ms=ms))
 
 
 def decode_report(message: pb.Report) -> Report:
@@ -71,10 +95,16 @@ def decode_report(message: pb.Report) -> Report:
             granted = message.granted
             part(granted, "ticket")
             return Granted(decode_key(granted.key), decode_ticket(granted.ticket), granted.resident_tokens)
+        case "committed":
+            part(message.committed, "note")
+            return Committed(decode_key(message.committed.key), decode_note(message.committed.note))
         case "busy":
             return Busy(decode_key(message.busy.key), message.busy.retry_after_s)
         case "events":
             return _decode_events(message.events)
+        case "met":
+            part(message.met, "peer")
+            return Met(decode_ref(message.met.peer), message.met.reason, message.met.ms)
         case _:
             raise InvalidRequest("A report of a kind that this router does not know.")
 

@@ -7,6 +7,7 @@ from headrace.core.jobs import Ending, Job, JobKey, JobKind, Outcome, TokenEvent
 from headrace.core.ticket import Ticket
 from headrace.rpc.codec.failures import decode_error, encode_error
 from headrace.rpc.codec.fleet import decode_layout, decode_ref, encode_layout, encode_ref
+from headrace.rpc.codec.notes import decode_note, encode_note
 from headrace.rpc.codec.sampling import decode_logprobs, decode_sampling, encode_logprobs, encode_sampling
 from headrace.rpc.codec.values import EnumCodec, part, refusing, token_ids
 from headrace.rpc.v1 import ticket_pb2, worker_pb2
@@ -133,6 +134,7 @@ def encode_ending(ending: Ending) -> worker_pb2.Ending:
         key=encode_key(ending.key),
         outcome=_OUTCOME.encode(ending.outcome),
         error=encode_error(ending.error) if ending.error else None,
+        note=encode_note(ending.note) if ending.note else None,
     )
 
 
@@ -140,4 +142,9 @@ def decode_ending(message: worker_pb2.Ending) -> Ending:
     outcome = _OUTCOME.decode(message.outcome)
     if message.HasField("error") != (outcome is Outcome.FAILED):
         raise InvalidRequest("A job's ending has an error if and only if it failed.")
-    return Ending(decode_key(message.key), outcome, decode_error(message.error) if message.HasField("error") else None)
+    return Ending(
+        decode_key(message.key),
+        outcome,
+        decode_error(message.error) if message.HasField("error") else None,
+        decode_note(message.note) if message.HasField("note") else None,
+    )

@@ -3,6 +3,7 @@
 from headrace.core.lifecycle import Phase, Transition
 from headrace.core.route import Candidate, Explanation, Route
 from headrace.rpc.codec.fleet import ROLE, decode_ref, encode_ref
+from headrace.rpc.codec.notes import decode_attempt_note, decode_part, encode_attempt_note, encode_part
 from headrace.rpc.codec.values import EnumCodec, part, refusing
 from headrace.rpc.v1 import fleet_pb2 as pb
 
@@ -25,6 +26,8 @@ def encode_explanation(explanation: Explanation) -> pb.Explanation:
         outcome=explanation.outcome,
         actual_cached_tokens=explanation.actual_cached_tokens,
         actual_ttft_ms=explanation.actual_ttft_ms,
+        notes=[encode_attempt_note(note) for note in explanation.notes],
+        waterfall=[encode_part(part) for part in explanation.waterfall],
     )
 
 
@@ -38,6 +41,8 @@ def decode_explanation(message: pb.Explanation) -> Explanation:
         outcome=message.outcome,
         actual_cached_tokens=message.actual_cached_tokens,
         actual_ttft_ms=message.actual_ttft_ms,
+        notes=tuple(decode_attempt_note(note) for note in message.notes),
+        waterfall=tuple(decode_part(part) for part in message.waterfall),
     )
 
 

@@ -27,6 +27,19 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_DONE: _ClassVar[Phase]
     PHASE_FAILED: _ClassVar[Phase]
     PHASE_CANCELLED: _ClassVar[Phase]
+
+class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STAGE_UNSPECIFIED: _ClassVar[Stage]
+    STAGE_PREPARE: _ClassVar[Stage]
+    STAGE_QUEUE: _ClassVar[Stage]
+    STAGE_ROUTE: _ClassVar[Stage]
+    STAGE_GRANT: _ClassVar[Stage]
+    STAGE_PREFILL: _ClassVar[Stage]
+    STAGE_COMMIT: _ClassVar[Stage]
+    STAGE_FIRST_DECODE: _ClassVar[Stage]
+    STAGE_DECODE: _ClassVar[Stage]
+    STAGE_DRAIN: _ClassVar[Stage]
 ROLE_UNSPECIFIED: Role
 ROLE_PREFILL: Role
 ROLE_DECODE: Role
@@ -42,6 +55,16 @@ PHASE_DRAINING: Phase
 PHASE_DONE: Phase
 PHASE_FAILED: Phase
 PHASE_CANCELLED: Phase
+STAGE_UNSPECIFIED: Stage
+STAGE_PREPARE: Stage
+STAGE_QUEUE: Stage
+STAGE_ROUTE: Stage
+STAGE_GRANT: Stage
+STAGE_PREFILL: Stage
+STAGE_COMMIT: Stage
+STAGE_FIRST_DECODE: Stage
+STAGE_DECODE: Stage
+STAGE_DRAIN: Stage
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -210,7 +233,7 @@ class Transition(_message.Message):
     def __init__(self, before: _Optional[_Union[Phase, str]] = ..., after: _Optional[_Union[Phase, str]] = ..., at: _Optional[float] = ...) -> None: ...
 
 class Explanation(_message.Message):
-    __slots__ = ("request", "model", "prompt_tokens", "routes", "transitions", "outcome", "actual_cached_tokens", "actual_ttft_ms")
+    __slots__ = ("request", "model", "prompt_tokens", "routes", "transitions", "outcome", "actual_cached_tokens", "actual_ttft_ms", "notes", "waterfall")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +242,8 @@ class Explanation(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     ACTUAL_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACTUAL_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    WATERFALL_FIELD_NUMBER: _ClassVar[int]
     request: str
     model: str
     prompt_tokens: int
@@ -227,4 +252,40 @@ class Explanation(_message.Message):
     outcome: str
     actual_cached_tokens: int
     actual_ttft_ms: float
-    def __init__(self, request: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., outcome: _Optional[str] = ..., actual_cached_tokens: _Optional[int] = ..., actual_ttft_ms: _Optional[float] = ...) -> None: ...
+    notes: _containers.RepeatedCompositeFieldContainer[AttemptNote]
+    waterfall: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, request: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., transitions: _Optional[_Iterable[_Union[Transition, _Mapping]]] = ..., outcome: _Optional[str] = ..., actual_cached_tokens: _Optional[int] = ..., actual_ttft_ms: _Optional[float] = ..., notes: _Optional[_Iterable[_Union[AttemptNote, _Mapping]]] = ..., waterfall: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("stage", "attempt", "seconds")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    stage: Stage
+    attempt: int
+    seconds: float
+    def __init__(self, stage: _Optional[_Union[Stage, str]] = ..., attempt: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class TransferNote(_message.Message):
+    __slots__ = ("worker", "payload_bytes", "messages", "seconds", "exposed_s")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    EXPOSED_S_FIELD_NUMBER: _ClassVar[int]
+    worker: WorkerRef
+    payload_bytes: int
+    messages: int
+    seconds: float
+    exposed_s: float
+    def __init__(self, worker: _Optional[_Union[WorkerRef, _Mapping]] = ..., payload_bytes: _Optional[int] = ..., messages: _Optional[int] = ..., seconds: _Optional[float] = ..., exposed_s: _Optional[float] = ...) -> None: ...
+
+class AttemptNote(_message.Message):
+    __slots__ = ("attempt", "role", "note")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    role: Role
+    note: TransferNote
+    def __init__(self, attempt: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., note: _Optional[_Union[TransferNote, _Mapping]] = ...) -> None: ...

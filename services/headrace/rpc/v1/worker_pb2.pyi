@@ -37,28 +37,34 @@ OUTCOME_ABORTED: Outcome
 OUTCOME_FAILED: Outcome
 
 class Command(_message.Message):
-    __slots__ = ("hello", "submit", "activate", "abort")
+    __slots__ = ("hello", "submit", "activate", "abort", "meet")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     ACTIVATE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    MEET_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     submit: Submit
     activate: Activate
     abort: Abort
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
+    meet: Meet
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., meet: _Optional[_Union[Meet, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("welcome", "granted", "busy", "events")
+    __slots__ = ("welcome", "granted", "busy", "events", "committed", "met")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    MET_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     granted: Granted
     busy: Busy
     events: Events
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ...) -> None: ...
+    committed: Committed
+    met: Met
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., met: _Optional[_Union[Met, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("router", "token", "protocol")
@@ -85,10 +91,22 @@ class Activate(_message.Message):
     def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., first_token: _Optional[int] = ...) -> None: ...
 
 class Abort(_message.Message):
-    __slots__ = ("key",)
+    __slots__ = ("key", "lost")
     KEY_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     key: JobKey
-    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ...) -> None: ...
+    lost: bool
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., lost: _Optional[bool] = ...) -> None: ...
+
+class Meet(_message.Message):
+    __slots__ = ("peer", "link", "address")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    peer: _fleet_pb2.WorkerRef
+    link: str
+    address: str
+    def __init__(self, peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., link: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class JobKey(_message.Message):
     __slots__ = ("request", "attempt")
@@ -144,6 +162,14 @@ class Granted(_message.Message):
     resident_tokens: int
     def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., ticket: _Optional[_Union[_ticket_pb2.Ticket, _Mapping]] = ..., resident_tokens: _Optional[int] = ...) -> None: ...
 
+class Committed(_message.Message):
+    __slots__ = ("key", "note")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    key: JobKey
+    note: _fleet_pb2.TransferNote
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., note: _Optional[_Union[_fleet_pb2.TransferNote, _Mapping]] = ...) -> None: ...
+
 class Busy(_message.Message):
     __slots__ = ("key", "retry_after_s")
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +177,16 @@ class Busy(_message.Message):
     key: JobKey
     retry_after_s: float
     def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., retry_after_s: _Optional[float] = ...) -> None: ...
+
+class Met(_message.Message):
+    __slots__ = ("peer", "reason", "ms")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MS_FIELD_NUMBER: _ClassVar[int]
+    peer: _fleet_pb2.WorkerRef
+    reason: str
+    ms: float
+    def __init__(self, peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., reason: _Optional[str] = ..., ms: _Optional[float] = ...) -> None: ...
 
 class TokenEvent(_message.Message):
     __slots__ = ("key", "choice", "position", "token_ids", "cached_tokens", "logprobs", "prompt_logprobs")
@@ -171,14 +207,16 @@ class TokenEvent(_message.Message):
     def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., choice: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_inference_pb2.TokenLogprob, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_inference_pb2.TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class Ending(_message.Message):
-    __slots__ = ("key", "outcome", "error")
+    __slots__ = ("key", "outcome", "error", "note")
     KEY_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     key: JobKey
     outcome: Outcome
     error: _inference_pb2.Error
-    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., error: _Optional[_Union[_inference_pb2.Error, _Mapping]] = ...) -> None: ...
+    note: _fleet_pb2.TransferNote
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., error: _Optional[_Union[_inference_pb2.Error, _Mapping]] = ..., note: _Optional[_Union[_fleet_pb2.TransferNote, _Mapping]] = ...) -> None: ...
 
 class Events(_message.Message):
     __slots__ = ("tokens", "endings", "load", "draining")

@@ -1,0 +1,32 @@
+"""A command line that cannot be read ends with one sentence that names the flag, and no page of usage."""
+
+import pytest
+
+from headrace.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["up", "--prefil=2"], "There is no flag --prefil. Did you mean --prefill?"),
+        (["worker", "--max-model-length", "512"], "There is no flag --max-model-length. Did you mean --max-model-len?"),
+        (["up", "--data-port-ranges=1-2"], "There is no flag --data-port-ranges. Did you mean --data-port-range?"),
+        (["frontend", "--zzz"], "There is no flag --zzz. See --help."),
+        (["up", "--port"], "--port needs a value. Write --port=VALUE."),
+        (["up", "smollm2-135m", "another"], "There is one word too many: 'another'. Flags begin with --; see --help."),
+        (
+            ["up", "--data-port-range=9200"],
+            "--data-port-range: String should match pattern '^(\\d+-\\d+)?$'. See --help.",
+        ),
+        (
+            ["up", "--port=many"],
+            "--port: Input should be a valid integer, unable to parse string as an integer. See --help.",
+        ),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"headrace: {sentence}\n"
+    assert captured.out == ""
