@@ -19,6 +19,7 @@ _Pointer, _Int = ctypes.c_void_p, ctypes.c_int64
 def gather(pool: Bytes, blocks: Sequence[int], into: Bytes) -> None:
     """`into`, bytes one behind the other, becomes [layer, block, byte] of `pool`'s blocks. The pool is contiguous, of
     the same three dimensions, and has all of the blocks."""
+    assert into.flags.writeable
     ids = np.asarray(blocks, np.int64)
     library = _library()
     if library is None:
@@ -29,6 +30,7 @@ def gather(pool: Bytes, blocks: Sequence[int], into: Bytes) -> None:
 
 def scatter(pool: Bytes, blocks: Sequence[int], data: Bytes) -> None:
     """The inverse of `gather`: `pool`'s blocks become `data`."""
+    assert pool.flags.writeable
     ids = np.asarray(blocks, np.int64)
     library = _library()
     if library is None:
