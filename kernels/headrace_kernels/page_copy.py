@@ -16,34 +16,37 @@ Bytes = npt.NDArray[np.uint8]
 _Pointer, _Int = ctypes.c_void_p, ctypes.c_int64
 
 
-def gather(pool: Bytes, blocks: Sequence[int], into: Bytes) -> None:
-    """`into`, bytes one behind the other, becomes [layer, block, byte] of `pool`'s blocks. The pool is contiguous, of
-    the same three dimensions, and has all of the blocks."""
-    assert into.flags.writeable
-    ids = np.asarray(blocks, np.int64)
-    library = _library()
-    if library is None:
-        np.take(pool, ids, axis=1, out=into.reshape(pool.shape[0], len(ids), pool.shape[2]), mode="clip")
-    else:
-        library.headrace_gather_pages(*_place(pool), ids.ctypes.data, len(ids), into.ctypes.data)
+class PageCopy:
+    """Of one pool: contiguous bytes [layer, block, byte], which stay where they are. Who calls checks the blocks."""
 
+    def __init__(self, pool: Bytes) -> None:
+        assert pool.flags.c_contiguous
+        layers, blocks, page = pool.shape
+        self._pool = pool
+        # Looked up once: a copy of few pages would spend half of its time on it.
+        self._place = pool.ctypes.data, layers, blocks * page, page
+        self._library = _library()
 
-def scatter(pool: Bytes, blocks: Sequence[int], data: Bytes) -> None:
-    """The inverse of `gather`: `pool`'s blocks become `data`."""
-    assert pool.flags.writeable
-    ids = np.asarray(blocks, np.int64)
-    library = _library()
-    if library is None:
-        pool[:, ids] = data.reshape(pool.shape[0], len(ids), pool.shape[2])
-    else:
-        library.headrace_scatter_pages(*_place(pool), ids.ctypes.data, len(ids), data.ctypes.data)
+    def gather(self, blocks: Sequence[int], into: Bytes) -> None:
+        """`into`, bytes one behind the other, becomes [layer, block, byte] of these blocks."""
+        assert into.flags.writeable
+        ids = np.asarray(blocks, np.int64)
+        if self._library is None:
+            np.take(self._pool, ids, axis=1, out=self._shaped(into, len(ids)), mode="clip")
+        else:
+            self._library.headrace_gather_pages(*self._place, ids.ctypes.data, len(ids), into.ctypes.data)
 
+    def scatter(self, blocks: Sequence[int], data: Bytes) -> None:
+        """The inverse of `gather`: these blocks become `data`."""
+        assert self._pool.flags.writeable
+        ids = np.asarray(blocks, np.int64)
+        if self._library is None:
+            self._pool[:, ids] = self._shaped(data, len(ids))
+        else:
+            self._library.headrace_scatter_pages(*self._place, ids.ctypes.data, len(ids), data.ctypes.data)
 
-def _place(pool: Bytes) -> tuple[int, int, int, int]:
-    """Address, layers, bytes from layer to layer, bytes of a page."""
-    assert pool.flags.c_contiguous
-    layers, blocks, page = pool.shape
-    return pool.ctypes.data, layers, blocks * page, page
+    def _shaped(self, buffer: Bytes, count: int) -> Bytes:
+        return buffer.reshape(self._pool.shape[0], count, self._pool.shape[2])
 
 
 @cache

@@ -37,16 +37,17 @@ def test_pages_of_any_size_and_place(page: int, blocks: tuple[int, ...]) -> None
 
 def there_and_back(shift: int, page: int, layers: int, blocks: tuple[int, ...]) -> None:
     pool = _memory(layers * BLOCKS * page, shift).reshape(layers, BLOCKS, page)
+    pages = page_copy.PageCopy(pool)
     wanted = pool[:, np.array(blocks, np.intp)].reshape(-1)
     buffer = _memory(len(wanted), shift)
     around = buffer.base
     assert around is not None
     before = np.array(around)
-    page_copy.gather(pool, blocks, buffer)
+    pages.gather(blocks, buffer)
     assert np.array_equal(buffer, wanted)
     buffer[:] = buffer[::-1]
     data, left = buffer.copy(), pool.copy()
-    page_copy.scatter(pool, blocks, buffer)
+    pages.scatter(blocks, buffer)
     assert np.array_equal(buffer, data)
     left[:, np.array(blocks, np.intp)] = data.reshape(layers, len(blocks), page)
     assert np.array_equal(pool, left)
@@ -58,7 +59,8 @@ def there_and_back(shift: int, page: int, layers: int, blocks: tuple[int, ...]) 
 def test_memory_that_is_not_ours_to_write_is_not_written() -> None:
     pool, buffer = _memory(BLOCKS * 64, 0).reshape(1, BLOCKS, 64), _memory(64, 0)
     pool.flags.writeable = buffer.flags.writeable = False
+    pages = page_copy.PageCopy(pool)
     with pytest.raises(AssertionError):
-        page_copy.gather(pool, (1,), buffer)
+        pages.gather((1,), buffer)
     with pytest.raises(AssertionError):
-        page_copy.scatter(pool, (1,), buffer)
+        pages.scatter((1,), buffer)
