@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test check proto tree oracle bench performance gpu images clean
+.PHONY: help install up test check proto tree oracle bench performance chaos gpu images clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/' | expand -t 15
@@ -50,6 +50,9 @@ bench: install  ## time to the first token, hand-offs against bare links, sampli
 
 performance: install  ## the tables of docs/performance.md, on a quiet machine; PEERS_KIT, PEERS: other servers too
 	PYTHONPATH=tests $(BIN)/python tests/bench/performance.py $(ARGS)
+
+chaos: install  ## the fault matrix on real processes, as root (most of an hour); ARGS=--subset=ci: minutes
+	$(BIN)/headrace chaos --report=docs/chaos.md $(ARGS)
 
 gpu: install  ## every kernel on a CUDA machine: tests, oracle tests, and a table of speeds
 	PYTHONPATH=tests $(BIN)/python tests/bench/gpu.py

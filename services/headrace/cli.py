@@ -15,8 +15,9 @@ from types import ModuleType
 
 from pydantic_settings import BaseSettings
 
-from headrace import config
+from headrace import config, config_commands
 from headrace.config_bench import BenchConfig
+from headrace.config_chaos import ChaosConfig
 from headrace.core.errors import HeadraceError, StartupError
 
 COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
@@ -27,12 +28,14 @@ COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
     "worker": (config.WorkerConfig, "headrace.bootstrap.worker:run"),
     "placement": (config.PlacementConfig, "headrace.bootstrap.placement:run"),
     "bench": (BenchConfig, "headrace.bootstrap.bench:run"),
-    "config": (config.CheckConfig, "headrace.bootstrap.check:run"),
-    "chat": (config.ChatConfig, "headrace.bootstrap.terminal:run_chat"),
-    "status": (config.StatusConfig, "headrace.bootstrap.terminal:run_status"),
-    "explain": (config.ExplainConfig, "headrace.bootstrap.terminal:run_explain"),
-    "models": (config.ModelsConfig, "headrace.bootstrap.terminal:run_models"),
-    "health": (config.HealthConfig, "headrace.bootstrap.terminal:run_health"),
+    "chaos": (ChaosConfig, "headrace.bootstrap.chaos:run"),
+    "config": (config_commands.CheckConfig, "headrace.bootstrap.check:run"),
+    "chat": (config_commands.ChatConfig, "headrace.bootstrap.terminal:run_chat"),
+    "status": (config_commands.StatusConfig, "headrace.bootstrap.terminal:run_status"),
+    "explain": (config_commands.ExplainConfig, "headrace.bootstrap.terminal:run_explain"),
+    "drain": (config_commands.DrainConfig, "headrace.bootstrap.terminal:run_drain"),
+    "models": (config_commands.ModelsConfig, "headrace.bootstrap.terminal:run_models"),
+    "health": (config_commands.HealthConfig, "headrace.bootstrap.terminal:run_health"),
 }
 USAGE_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 

@@ -28,7 +28,7 @@ from headrace.config_file import Document, Names, Values, load
 from headrace.core.errors import StartupError
 
 _DEFAULT_MODEL = "smollm2-135m"
-_CACHE_DIR = Path("~/.cache/headrace")
+CACHE_DIR = Path("~/.cache/headrace")
 LOOPBACK = "127.0.0.1"
 _PREFIX = "HEADRACE_"
 
@@ -52,7 +52,7 @@ class ProcessConfig(BaseSettings):
     fleet: str = Field("default", pattern=r"^[A-Za-z0-9._-]+$", description="name of the fleet in a shared Redis")
     redis_url: SecretStr = Field(SecretStr(""), description="the fleet's Redis; only `up` can do without one")
     worker_token: SecretStr = Field(SecretStr(""), description="shared secret of routers and workers")
-    cache_dir: Path = Field(_CACHE_DIR, description="downloaded models and what is derived from them")
+    cache_dir: Path = Field(CACHE_DIR, description="downloaded models and what is derived from them")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
     log_json: bool = Field(False, description="log JSON instead of key=value")
     drain_s: float = Field(8.0, ge=0, description="what running answers get to finish when it stops")
@@ -119,6 +119,7 @@ class WorkerConfig(EngineConfig):
     metrics_port: int = Field(0, ge=0, le=65535, description="own Prometheus page; 0: none")
     served_model_name: str = Field("", description="name that clients ask for; default: the model's")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all cores")
+    chaos_socket: CliSuppress[Path | None] = Field(None, description="be under this chaos harness: set by it")
 
 
 class RouterConfig(ProcessConfig):
@@ -195,74 +196,13 @@ class PlacementConfig(ProcessConfig):
     ready_s: float = Field(600.0, gt=0, description="what a worker may take to load its model and serve")
 
 
-class ClientConfig(BaseSettings):
-    """What the commands that talk to a running cluster share."""
-
-    model_config = ProcessConfig.model_config
-
-    url: str = Field("http://127.0.0.1:8000", description="where the gateway listens")
-    api_key: SecretStr = Field(SecretStr(""), description="API key, where the gateway wants one")
-
-
-class ChatConfig(ClientConfig):
-    """Chat with the model in the terminal, or send one message and print the answer."""
-
-    message: CliPositionalArg[str] = Field("", description="the message; empty: a conversation")
-    model: str = Field("", description="model; default: the first one served")
-    temperature: float = Field(0.0, ge=0, description="0 is greedy")
-    max_tokens: int | None = Field(None, ge=1, description="longest answer")
-
-
-class StatusConfig(ClientConfig):
-    """Show the fleet: workers, roles, load."""
-
-    json_output: bool = Field(False, alias="json", description="print JSON")
-
-
-class ExplainConfig(ClientConfig):
-    """Show where a request went and why."""
-
-    request: CliPositionalArg[str] = Field(description="the x-request-id of its response")
-    json_output: bool = Field(False, alias="json", description="print JSON")
-
-
-class HealthConfig(BaseSettings):
-    """Ask one process whether it is well: exit code 0 if it is, 1 if not."""
-
-    model_config = ProcessConfig.model_config
-
-    address: CliPositionalArg[str] = Field("http://127.0.0.1:8000/ready", description="URL, or host:port of gRPC")
-    timeout_s: float = Field(4.0, gt=0, description="longest wait for an answer")
-
-
-class ModelsConfig(BaseSettings):
-    """List the models that can be run, or say of one whether it can and what is missing."""
-
-    model_config = ProcessConfig.model_config
-
-    checkpoint: CliPositionalArg[str] = Field("", description="alias, directory, .gguf file or hub id; empty: the list")
-    cache_dir: Path = Field(_CACHE_DIR, description="downloaded models and what is derived from them")
-    json_output: bool = Field(False, alias="json", description="print JSON")
-
-
-class CheckConfig(BaseSettings):
-    """Check a deployment's configuration file and show what each process makes of it."""
-
-    model_config = ProcessConfig.model_config
-
-    action: CliPositionalArg[Literal["check"]] = Field(description="what to do with the file")
-    file: CliPositionalArg[Path] = Field(description="the YAML file")
-
-
 SECTIONS: dict[str, type[ProcessConfig]] = {
     kind.section: kind
     for kind in (FrontendConfig, RouterConfig, GatewayConfig, WorkerConfig, PlacementConfig, UpConfig)
 }
-_SHARED = frozenset({*ProcessConfig.model_fields, "model", "served_model_name"}) - {"config", "lifeline"}
-NAMES = Names(
-    _SHARED,
-    {name: frozenset(kind.model_fields) - {"config", "lifeline", "pool"} for name, kind in SECTIONS.items()},
-)
+_NOT_IN_FILES = frozenset({"config", "lifeline", "pool", "chaos_socket"})
+_SHARED = frozenset({*ProcessConfig.model_fields, "model", "served_model_name"}) - _NOT_IN_FILES
+NAMES = Names(_SHARED, {name: frozenset(kind.model_fields) - _NOT_IN_FILES for name, kind in SECTIONS.items()})
 
 Config = TypeVar("Config", bound=BaseSettings)
 Process = TypeVar("Process", bound=ProcessConfig)

@@ -19,15 +19,25 @@ REFUSED = "headrace_kv_units_refused_total"
 class Pair:
     """A prefill peer (P, maybe a child process) and a decode peer (D, here)."""
 
-    def __init__(self, wiring: str, layout: KvLayout, blocks: int, options: TransferOptions, *, swap: bool) -> None:
+    def __init__(
+        self,
+        wiring: str,
+        layout: KvLayout,
+        blocks: int,
+        options: TransferOptions,
+        *,
+        swap: bool,
+        sender: KvLayout | None = None,
+    ) -> None:
+        """layout: of both, or of D alone beside a `sender` for P."""
         self.link, _, place = wiring.partition("-")
         self.layout = layout
         self.options = options
         board = Switchboard() if self.link == "loopback" else None
         make = ProcessPeer if place else Peer
-        here = (self.link, layout, blocks)
+        here, p = (self.link, layout, blocks), (self.link, sender or layout, blocks)
         # swap: the decode worker is the one in the child process.
-        self.p = Peer(*here, 1, options, switchboard=board) if swap or not place else make(*here, 1, options)
+        self.p = Peer(*p, 1, options, switchboard=board) if swap or not place else make(*p, 1, options)
         self.d = make(*here, 0, options) if swap and place else Peer(*here, 0, options, switchboard=board)
         self.tickets = Tickets()
 
@@ -56,8 +66,9 @@ def pairs_of_peers() -> Iterator[Callable[..., Pair]]:
         options: TransferOptions | None = None,
         *,
         swap: bool = False,
+        sender: KvLayout | None = None,
     ) -> Pair:
-        pairs.append(Pair(wiring, layout, blocks, options or TransferOptions(), swap=swap))
+        pairs.append(Pair(wiring, layout, blocks, options or TransferOptions(), swap=swap, sender=sender))
         return pairs[-1]
 
     yield make

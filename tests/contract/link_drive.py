@@ -5,16 +5,23 @@ from collections.abc import Callable
 
 import numpy as np
 
+from headrace.chaos.aim import Aim
+from headrace.chaos.faulty_link import FaultyLink
 from headrace.transfer.data_address import ANY_PORT
 from headrace.transfer.factory import make_link
 from headrace.transfer.link import FrameId, Link, LinkFactory, Receipt, ReceiptState
 from headrace.transfer.loopback import Switchboard
 
 UCX_SHARED_MEMORY = "ucx+posix"
+# A worker under a chaos harness that has nothing armed has this link.
+UNDER_CHAOS = "tcp under chaos"
 
 
 def factory_of(kind: str, host: str = "127.0.0.1", ports: range = ANY_PORT) -> LinkFactory:
-    """kind: a link's name, or UCX_SHARED_MEMORY."""
+    """kind: a link's name, UCX_SHARED_MEMORY or UNDER_CHAOS."""
+    if kind == UNDER_CHAOS:
+        below = make_link("tcp", host, ports=ports)
+        return LinkFactory("tcp", lambda: FaultyLink(below.open(), Aim(lambda _: None)))
     name, _, memory = kind.partition("+")
     tls = f"tcp,{memory},self" if memory else "tcp,self"
     return make_link(name, host, tls=tls, ports=ports, switchboard=Switchboard())

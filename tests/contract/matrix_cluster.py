@@ -53,10 +53,15 @@ _TAKEN_AT = 4
 _TIMEOUT_S = 60.0
 
 
-def byte_files(directory: Path) -> ModelFiles:
-    """A tiny Llama over single bytes and a few merges, with its tokenizer."""
+def write_tokenizer(directory: Path) -> None:
+    """Of single bytes and a few merges."""
     tokenizer = tokenizer_json("smollm", vocabulary(), MERGES, range(len(CONTROL)), ())
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def byte_files(directory: Path) -> ModelFiles:
+    """A tiny Llama over single bytes and a few merges, with its tokenizer."""
+    write_tokenizer(directory)
     return tiny_files(directory, replace(CONFIG, vocab_size=len(vocabulary())))
 
 

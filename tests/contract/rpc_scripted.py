@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from headrace.core.errors import BY_CODE, DeadlineExceeded, HeadraceError, InvalidRequest, NotFound, Unauthenticated
 from headrace.core.fleet import FleetStatus, Load, Role, WorkerInfo, WorkerRef, WorkerState
@@ -31,6 +32,7 @@ INFO = WorkerInfo(
     protocol=PROTOCOL_VERSION,
     pid=1234,
 )
+GRACE_S = 2.5
 STATUS = FleetStatus(True, "", (WorkerState(INFO, Load(running=1), attached=True),), 1, 2)
 EXPLANATION = Explanation(
     request="known",
@@ -154,6 +156,11 @@ class ScriptedFleet:
         if request != EXPLANATION.request:
             raise NotFound(f"No request {request} among the last ones.")
         return EXPLANATION
+
+    async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
+        if worker != STATUS.workers[0].info.ref.worker:
+            raise NotFound(f"No worker {worker} is attached.")
+        return replace(STATUS.workers[0], draining=grace_s == GRACE_S)
 
     async def metrics(self) -> str:
         return "headrace_up 1\n"

@@ -8,6 +8,8 @@ import pytest
 from fixtures.engine_driver import ROOT, Trace, copy_pages, generate, hand_over, make_job, prompt
 from fixtures.tiny_model import CONFIG, STOP_ID, VOCABULARY, tiny_files
 
+from headrace.chaos.aim import Aim
+from headrace.chaos.held_engine import HeldEngine
 from headrace.core.blocks import blocks_for, chain, root_hash
 from headrace.core.errors import ContextLengthExceeded, HeadraceError, InternalError, InvalidRequest, Overloaded
 from headrace.core.jobs import Job, JobKey, JobKind, Outcome
@@ -24,14 +26,15 @@ BLOCK_BYTES = KvLayout(CONFIG.layers, CONFIG.kv_heads, CONFIG.head_dim, 16, "flo
 Build = Callable[..., Engine]
 
 
-@pytest.fixture(params=["fake", "native", "torch"])
+@pytest.fixture(params=["fake", "held", "native", "torch"])
 def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
-    """Builds engines of one kind; blocks: size of the pool."""
+    """Builds engines of one kind; blocks: size of the pool. held: the fake one, with nothing armed that holds it."""
     if request.param == "native" and instruction_set() is None:
         pytest.skip("The native kernels are not built here.")
     files = tiny_files(tmp_path)
-    make = build_fake_engine if request.param == "fake" else build_engine
-    kernels = "auto" if request.param == "fake" else request.param
+    fake = request.param in {"fake", "held"}
+    make = build_fake_engine if fake else build_engine
+    kernels = "auto" if fake else request.param
 
     def build(*, blocks: int = 64, block_size: int = 16, **options: object) -> Engine:
         sizes: dict[str, object] = {
@@ -42,7 +45,9 @@ def build(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
             **options,
         }
         pool = blocks * BLOCK_BYTES * block_size // 16
-        return make(files, VOCABULARY, EngineOptions(dtype="float32", kv_cache_memory_bytes=pool, **sizes))  # type: ignore[arg-type]
+        options = EngineOptions(dtype="float32", kv_cache_memory_bytes=pool, **sizes)  # type: ignore[arg-type]
+        engine = make(files, VOCABULARY, options)
+        return HeldEngine(engine, Aim(lambda _: None)) if request.param == "held" else engine
 
     return build
 
@@ -820,6 +825,36 @@ class TestSharing:
         assert engine.add(make_job("e", prompt(1, 90), JobKind.DECODE)).resident_tokens == 64
 
 
+class TestLoad:
+    def test_what_lost_its_pages_is_named_until_it_has_some_again(self, build: Build) -> None:
+        jobs = [make_job(f"j{index}", prompt(index, 30), max_tokens=50) for index in range(4)]
+        engine, trace = build(blocks=10, max_model_len=128), Trace()
+        for job in jobs:
+            engine.add(job)
+        for step in trace.run(engine).steps:
+            assert not set(step.displaced) & {one.key for one in step.sampled}
+            assert len(step.displaced) >= step.preempted
+        assert any(step.displaced for step in trace.steps)
+        assert trace.steps[-1].displaced == ()
+
+    def test_what_waits_for_its_first_pages_is_not_displaced(self, build: Build) -> None:
+        engine, trace = build(blocks=10, max_model_len=128), Trace()
+        for index in range(4):
+            engine.add(make_job(f"j{index}", prompt(index, 100), max_tokens=2))
+        assert all(step.displaced == () for step in trace.run(engine).steps)
+
+    def test_prompts_are_counted_where_they_are_computed(self, build: Build) -> None:
+        """A page that is cached is not; a stream's token is no prompt's."""
+        engine, trace = build(), Trace()
+        engine.add(make_job("a", prompt(1, 50), max_tokens=5))
+        trace.run(engine)
+        assert sum(step.prompt_tokens for step in trace.steps) == 50
+        before = len(trace.steps)
+        engine.add(make_job("b", prompt(1, 70), max_tokens=5))
+        trace.run(engine)
+        assert 0 < sum(step.prompt_tokens for step in trace.steps[before:]) <= 70 - 48
+
+
 class TestLogprobs:
     def test_every_token_brings_its_own_once_preempted_or_not(self, build: Build) -> None:
         jobs = [make_job(f"j{index}", prompt(index, 30), max_tokens=50, logprobs=3) for index in range(4)]
@@ -992,6 +1027,6 @@ class TestRemoval:
     def test_check_finds_a_leak(self, build: Build) -> None:
         engine = build()
         engine.check()
-        engine._allocator.pool.take()  # type: ignore[attr-defined]
+        getattr(engine, "_engine", engine)._allocator.pool.take()
         with pytest.raises(InternalError):
             engine.check()

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from link_drive import UCX_SHARED_MEMORY, OpenLinks, buffer, carry, drive, frame, settled
+from link_drive import UCX_SHARED_MEMORY, UNDER_CHAOS, OpenLinks, buffer, carry, drive, frame, settled
 
 from headrace.core.errors import StartupError
 from headrace.transfer.factory import make_link
 from headrace.transfer.link import END_UNIT, FrameId, Receipt, ReceiptState
 from headrace.transfer.readable import wait_readable
 
-LINKS = ["loopback", "tcp", "ucx", UCX_SHARED_MEMORY, "nccl"]
+LINKS = ["loopback", "tcp", "ucx", UCX_SHARED_MEMORY, "nccl", UNDER_CHAOS]
 NOBODY = "127.0.0.1:1/0123456789abcdef"
 NOTHING = memoryview(b"")
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from rpc_scripted import (
     EXPLANATION,
+    GRACE_S,
     INFO,
     STATUS,
     TOKEN,
@@ -187,6 +188,11 @@ async def test_the_other_calls(stage: Stage) -> None:
     assert await stage.fleet.metrics() == await stage.worker.metrics() == "headrace_up 1\n"
     with pytest.raises(NotFound, match="No request lost"):
         await stage.fleet.explain("lost")
+    name = STATUS.workers[0].info.ref.worker
+    assert await stage.fleet.drain(name) == STATUS.workers[0]
+    assert (await stage.fleet.drain(name, GRACE_S)).draining
+    with pytest.raises(NotFound, match="No worker lost"):
+        await stage.fleet.drain("lost")
 
 
 class Orders:

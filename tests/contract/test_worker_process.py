@@ -16,7 +16,7 @@ from worker_harness import attached, job, only
 
 from headrace.core.blocks import chain
 from headrace.core.errors import Unavailable
-from headrace.core.jobs import Abort, Job, Outcome
+from headrace.core.jobs import Abort, Drain, Job, Outcome
 from headrace.roster.redis_roster import RedisRoster
 from headrace.rpc.clients import WorkerClient
 from headrace.rpc.health import check
@@ -149,8 +149,10 @@ async def test_without_its_redis_it_ends_when_it_is_asked_to(
         assert process.said == []
 
 
-@pytest.mark.parametrize("redis", ["there", "frozen"])
-async def test_it_leaves_in_order(redis: str, tmp_path: Path, redis_server: RedisServer, fleet: str) -> None:
+@pytest.mark.parametrize(("redis", "asked_by"), [("there", "signal"), ("frozen", "signal"), ("there", "router")])
+async def test_it_leaves_in_order(
+    redis: str, asked_by: str, tmp_path: Path, redis_server: RedisServer, fleet: str
+) -> None:
     async with worker(tmp_path, redis_server, fleet) as process:
         await process.ready()
         async with WorkerClient(process.address) as client, attached(client) as router:
@@ -158,7 +160,10 @@ async def test_it_leaves_in_order(redis: str, tmp_path: Path, redis_server: Redi
             await router.until(lambda heard: heard.tokens[key])
             if redis == "frozen":
                 redis_server.freeze()
-            process.ask_to_stop()
+            if asked_by == "signal":
+                process.ask_to_stop()
+            else:
+                router.say(Drain(45.0))
             # 1. It is not ready, and only then are routers told; what they send nevertheless is not taken.
             await router.until(lambda heard: heard.draining)
             with pytest.raises(Unavailable, match="not ready"):

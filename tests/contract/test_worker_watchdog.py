@@ -45,7 +45,7 @@ async def watched(engine: Engine, stall_s: float = STALL_S) -> AsyncIterator[Wat
         watched = Watched(here, f"127.0.0.1:{server.port}")
 
         async def tell(ready: bool) -> None:
-            await server.set_ready(ready)
+            await server.set_ready(ready, here.worker.obstacle)
             await watched.tell(ready)
 
         watching = asyncio.create_task(here.worker.watch(tell))

@@ -17,6 +17,7 @@ from headrace.core.jobs import (
     Committed,
     Ending,
     Events,
+    Frozen,
     Granted,
     Hello,
     Job,
@@ -50,6 +51,7 @@ BLOCK_BYTES = 2 * 2 * 2 * 16 * 8 * 4
 def fake_engine(
     *,
     blocks: int = 64,
+    page: int = 16,
     max_jobs: int = 8,
     weights: bytes = b"w" * 16,
     batched_tokens: int = 64,
@@ -61,7 +63,8 @@ def fake_engine(
         dtype="float32",
         max_num_seqs=max_jobs,
         max_num_batched_tokens=max(batched_tokens, max_jobs),
-        kv_cache_memory_bytes=blocks * BLOCK_BYTES,
+        block_size=page,
+        kv_cache_memory_bytes=blocks * BLOCK_BYTES * page // 16,
     )
     vocabulary = Vocabulary(CONFIG.vocab_size, frozenset({2}))
     return build_fake_engine(files, vocabulary, options, stop_after=stop_after, before_step=before_step)
@@ -203,6 +206,7 @@ class Heard:
     granted: dict[JobKey, Granted] = field(default_factory=dict)
     committed: dict[JobKey, Committed] = field(default_factory=dict)
     busy: dict[JobKey, Busy] = field(default_factory=dict)
+    frozen: dict[JobKey, int] = field(default_factory=dict)
     tokens: dict[JobKey, list[int]] = field(default_factory=lambda: defaultdict(list))
     cached: dict[JobKey, int] = field(default_factory=dict)
     endings: dict[JobKey, list[Ending]] = field(default_factory=lambda: defaultdict(list))
@@ -276,9 +280,13 @@ class Router:
                 heard.committed[report.key] = report
             case Busy():
                 heard.busy[report.key] = report
+            case Frozen(key, tokens):
+                assert key not in heard.frozen
+                heard.frozen[key] = tokens
             case Events():
                 for event in report.tokens:
                     assert not heard.endings[event.key], "tokens after the ending"
+                    assert event.key not in heard.frozen, "tokens of what stands still"
                     heard.cached.setdefault(event.key, event.cached_tokens)
                     heard.tokens[event.key] += event.token_ids
                 for ending in report.endings:

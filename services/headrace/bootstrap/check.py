@@ -3,7 +3,8 @@
 import yaml
 
 from headrace.bootstrap.placement import pool_size
-from headrace.config import NAMES, SECTIONS, CheckConfig, effective, read
+from headrace.config import NAMES, SECTIONS, effective, read
+from headrace.config_commands import CheckConfig
 from headrace.config_file import load
 
 

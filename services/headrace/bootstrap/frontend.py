@@ -124,7 +124,8 @@ async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
 def _served_model(config: RouterConfig) -> ServedModel:
     files = resolve(config.model, config.cache_dir.expanduser())
     name = config.served_model_name or files.name
-    return ServedModel(name, TextModel.load(files), files.config.max_position, int(time.time()))
+    text = TextModel.load(files)
+    return ServedModel(name, text, files.config.max_position, int(time.time()), weights=files.digest)
 
 
 async def _grpc(config: RouterConfig, router: Router, closing: AsyncExitStack) -> Server:

@@ -1,7 +1,7 @@
 """The commands for a terminal: configuration in, one command out."""
 
-from headrace.config import ChatConfig, ExplainConfig, HealthConfig, ModelsConfig, StatusConfig
-from headrace.terminal import chat, explain, health, models, status
+from headrace.config_commands import ChatConfig, DrainConfig, ExplainConfig, HealthConfig, ModelsConfig, StatusConfig
+from headrace.terminal import chat, drain, explain, health, models, status
 
 
 def run_chat(config: ChatConfig) -> int:
@@ -19,6 +19,11 @@ def run_status(config: StatusConfig) -> int:
 def run_explain(config: ExplainConfig) -> int:
     key = config.api_key.get_secret_value()
     return explain.show(explain.ExplainOptions(config.url, key, config.request, config.json_output))
+
+
+def run_drain(config: DrainConfig) -> int:
+    key = config.api_key.get_secret_value()
+    return drain.drain(drain.DrainOptions(config.url, key, config.worker, config.grace_s, config.timeout_s))
 
 
 def run_health(config: HealthConfig) -> int:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -70,6 +71,8 @@ async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
     ref = WorkerRef(name, secrets.token_hex(8))
     identity = Identity(ref, Role(config.role), config.served_model_name or model, link.name)
     async with AsyncExitStack() as closing:
+        if config.chaos_socket is not None:
+            engine, link = await _under_chaos(config.chaos_socket, ref, engine, link, closing=closing)
         kept = []
         if ranks is not None:
             closing.push_async_callback(asyncio.to_thread, ranks.stop)
@@ -83,7 +86,7 @@ async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
         kept.append(_keep(closing, "publisher", publisher.run()))
         closing.push_async_callback(retire, worker, server, config.drain_s)
         kept.append(_keep(closing, "readiness", _be_ready(worker, server, lease, info, without_secrets(redis_url))))
-        return await until_over(stop, worker.failed, kept)
+        return await until_over(stop, worker.failed, kept, worker.leaving)
 
 
 def _load(config: WorkerConfig) -> tuple[str, Engine, "Ranks | None"]:
@@ -98,6 +101,17 @@ def _load(config: WorkerConfig) -> tuple[str, Engine, "Ranks | None"]:
 
         return files.name, *build_ranked_engine(files, files.vocabulary, options)
     return files.name, build_engine(files, files.vocabulary, options), None
+
+
+async def _under_chaos(
+    path: Path, ref: WorkerRef, engine: Engine, link: LinkFactory, *, closing: AsyncExitStack
+) -> tuple[Engine, LinkFactory]:
+    """Both, so that the harness that listens at `path` can hold the one and damage the other."""
+    from headrace.chaos import inject  # noqa: PLC0415 - a worker under no harness knows nothing of it
+
+    agent = await asyncio.to_thread(inject.dial, path, ref)
+    closing.push_async_callback(asyncio.to_thread, agent.close)
+    return inject.held(engine, agent), inject.faulty(link, agent)
 
 
 async def _serve(
@@ -159,18 +173,23 @@ async def _be_ready(worker: Worker, server: Server, lease: Lease, info: WorkerIn
         sentence = f"not ready: waiting for Redis at {redis} to take its lease"
         log.warning("worker.waiting", reason=sentence, remedy="Start that Redis or correct --redis-url.")
         await lease.joined()
-    await server.set_ready(worker.ready)
+
+    async def tell(ready: bool) -> None:
+        await server.set_ready(ready, worker.obstacle)
+
+    await tell(worker.ready)
     ref = info.ref
     log.info("worker.ready", worker=str(ref), role=info.role.value)
     announce.ready(worker=ref.worker, incarnation=ref.incarnation, role=info.role.value, address=info.address)
-    await worker.watch(server.set_ready)
+    await worker.watch(tell)
 
 
 async def retire(worker: Worker, server: Server, drain_s: float) -> None:
     """What comes before the lease is left and the server stops: whoever asks for readiness sends nothing more, then
-    routers hear it, then the jobs end."""
+    routers hear it, then the jobs end or move. drain_s: what they get unless who asked the worker to leave said."""
     await server.set_ready(False)
-    await worker.retire(drain_s)
+    asked_s = worker.leaving.result() if worker.leaving.done() else 0.0
+    await worker.retire(asked_s or drain_s)
 
 
 def _reached_at(config: WorkerConfig) -> str:
@@ -206,11 +225,17 @@ def _keep(closing: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -
     return task
 
 
-async def until_over(stop: Stop, failed: asyncio.Future[BaseException], kept: Sequence[asyncio.Task[None]]) -> int:
-    """The exit code once the process was asked to stop (0), its engine `failed`, or one of the `kept` tasks ended (1):
-    a worker without its lease or its index entry looks well and is not; its next incarnation is."""
+async def until_over(
+    stop: Stop,
+    failed: asyncio.Future[BaseException],
+    kept: Sequence[asyncio.Task[None]],
+    leaving: asyncio.Future[float],
+) -> int:
+    """The exit code once the process was asked to stop (0) or a router asked it to leave (0), its engine `failed`, or
+    one of the `kept` tasks ended (1): a worker without its lease or its index entry looks well and is not; its next
+    incarnation is."""
     asked = asyncio.create_task(stop.wait())
-    either: set[asyncio.Future[Any]] = {asked, failed, *kept}
+    either: set[asyncio.Future[Any]] = {asked, failed, leaving, *kept}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:

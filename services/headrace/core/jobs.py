@@ -17,8 +17,7 @@ from headrace.core.waterfall import TransferNote
 class JobKind(Enum):
     """prefill: compute tokens, sample one, hand the pages over. decode: take pages, go on. local: both here.
 
-    export: hand over the pages of its tokens that are here, and compute nothing. The engine knows it; no message has a
-    place for it.
+    export: hand over the pages of its tokens that are here, and compute nothing.
     """
 
     PREFILL = "prefill"
@@ -45,8 +44,9 @@ class Job:
     tokens: the prompt and what has been generated so far; the first `prompt_len` are the prompt.
     sampling: resolved (seed and max_tokens set); max_tokens counts all generated tokens, those in `tokens` too.
     root, hashes: chained block hashes of the full blocks of `tokens` (core.blocks), made once by the router.
-    timeout_s: seconds the job may still take. ticket: for a prefill job. peer: a decode job's prefill worker.
-    priority: see GenerateRequest.
+    timeout_s: seconds the job may still take. ticket: for a prefill or an export job. peer: the worker that sends
+    a decode job's pages. peer_block_tokens: tokens of a KV page there; 0: as many as here. priority: see
+    GenerateRequest.
     """
 
     key: JobKey
@@ -61,6 +61,7 @@ class Job:
     ticket: Ticket | None = None
     peer: WorkerRef | None = None
     priority: int = 0
+    peer_block_tokens: int = 0
 
     @property
     def generated(self) -> int:
@@ -70,11 +71,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First command of an attachment. token: the fleet's worker token, empty where none is set."""
+    """First command of an attachment. token: the fleet's worker token, empty where none is set.
+
+    protocol, oldest: the versions of the Worker service that the router speaks; 0 for the oldest: no other than
+    `protocol`. weights: digest of the files of the model that it serves under the worker's name for it; empty: any.
+    """
 
     router: str
     token: str
     protocol: int
+    oldest: int = 0
+    weights: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +120,27 @@ class Meet:
     address: str
 
 
-Command = Hello | Submit | Activate | Abort | Meet
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Leave: take no more jobs, let those that are here end or move, then end the process. grace_s: 0 for what the
+    worker was configured with."""
+
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """Stops a job that writes its answer for good where it stands. It keeps its pages until it is aborted."""
+
+    key: JobKey
+
+
+Command = Hello | Submit | Activate | Abort | Meet | Drain | Freeze
 
 
 class Outcome(Enum):
-    """How a job ended. handed_over: a prefill job whose pages all left; the others end requests or attempts."""
+    """How a job ended. handed_over: a prefill or export job whose pages all left; the others end requests or
+    attempts."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -169,6 +192,15 @@ class Met:
 
 
 @dataclass(frozen=True, slots=True)
+class Frozen:
+    """A job stands still; all its tokens were told before. tokens: how many of them, from the first on, have KV here;
+    0 if it lost its pages."""
+
+    key: JobKey
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class TokenEvent:
     """Tokens of one job from one step. position: index of the first of them among the generated tokens, from 0.
 
@@ -209,4 +241,4 @@ class Events:
     draining: bool = False
 
 
-Report = Welcome | Granted | Committed | Busy | Events | Met
+Report = Welcome | Granted | Committed | Busy | Events | Met | Frozen

@@ -25,12 +25,13 @@ ENDINGS = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
 _GIVE_UP = frozenset({Phase.FAILED, Phase.CANCELLED})
 
 # A local request goes from ROUTED straight to PREFILLING and never transfers. A retry after a lost worker
-# goes back to ROUTED. A resume behind which nothing is left is DONE unrouted. DRAINING is the way out while
+# goes back to ROUTED. One that changes workers with its pages has them all before it is GRANTED, and computes
+# nothing. A resume behind which nothing is left is DONE unrouted. DRAINING is the way out while
 # pages may still be in flight (I6).
 MOVES: dict[Phase, frozenset[Phase]] = {
     Phase.RECEIVED: _GIVE_UP | {Phase.ROUTED, Phase.DONE},
     Phase.ROUTED: _GIVE_UP | {Phase.GRANTED, Phase.PREFILLING, Phase.ROUTED},
-    Phase.GRANTED: _GIVE_UP | {Phase.PREFILLING, Phase.DRAINING, Phase.ROUTED},
+    Phase.GRANTED: _GIVE_UP | {Phase.PREFILLING, Phase.TRANSFERRING, Phase.DRAINING, Phase.ROUTED},
     Phase.PREFILLING: _GIVE_UP | {Phase.TRANSFERRING, Phase.DECODING, Phase.DRAINING, Phase.DONE, Phase.ROUTED},
     Phase.TRANSFERRING: _GIVE_UP | {Phase.DECODING, Phase.DRAINING, Phase.DONE, Phase.ROUTED},
     Phase.DECODING: _GIVE_UP | {Phase.DONE, Phase.DRAINING, Phase.ROUTED},

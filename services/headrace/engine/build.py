@@ -112,7 +112,16 @@ def assemble(
         # Bits depend on who computes, with which instructions, and on how many ranks' sums there are.
         recipe += f", {computing.bits}, {ranks} ranks"
     digest = model_digest(files, dtype, recipe)
-    info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
+    info = EngineInfo(
+        digest,
+        size.layout,
+        size.num_blocks,
+        size.max_model_len,
+        options.max_num_seqs,
+        weights=files.digest,
+        recipe=recipe,
+        tensor_parallel=ranks,
+    )
     structlog.get_logger().info(
         "engine.ready",
         model=files.name,

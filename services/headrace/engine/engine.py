@@ -16,13 +16,16 @@ from headrace.core.pages import PagePort
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What does not change while an engine lives."""
+    """What does not change while an engine lives. weights, recipe, tensor_parallel: as in WorkerInfo."""
 
     model_digest: bytes
     layout: KvLayout
     num_blocks: int
     max_model_len: int
     max_jobs: int
+    weights: bytes = b""
+    recipe: str = ""
+    tensor_parallel: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,8 @@ class StepOutput:
 
     stuck: of an idle step, how many jobs have tokens to compute and wait for pages that others hold.
     stored, evicted: hashes of blocks the prefix cache gained and lost since the last step, in no overlap.
-    preempted: how many sequences lost their pages in it and wait to be recomputed.
+    preempted: how many sequences lost their pages in it and wait to be recomputed. displaced: all that do after it.
+    prompt_tokens: how many tokens it computed of sequences that lacked the KV of more than one.
     """
 
     sampled: tuple[Sampled, ...]
@@ -100,6 +104,8 @@ class StepOutput:
     idle: bool
     stuck: int = 0
     preempted: int = 0
+    displaced: tuple[JobKey, ...] = ()
+    prompt_tokens: int = 0
     kv: KvUse = KvUse()
 
 

@@ -44,10 +44,19 @@ def build_fake_engine(
     size = plan_pool(files.config, options)
     require_memory({"KV pages": size.num_blocks * size.layout.block_bytes})
     structlog.get_logger().info("engine.kv_pool", arithmetic=size.arithmetic)
-    digest = model_digest(files, size.layout.dtype, "fake")
+    recipe = "fake"
+    digest = model_digest(files, size.layout.dtype, recipe)
     pages = MarkedPages(size.layout, size.num_blocks, digest)
     runner = FakeRunner(pages, vocabulary, size.max_model_len, digest, stop_after=stop_after, before_step=before_step)
-    info = EngineInfo(digest, size.layout, size.num_blocks, size.max_model_len, options.max_num_seqs)
+    info = EngineInfo(
+        digest,
+        size.layout,
+        size.num_blocks,
+        size.max_model_len,
+        options.max_num_seqs,
+        weights=files.digest,
+        recipe=recipe,
+    )
     return Replica(
         info,
         vocabulary,

@@ -22,13 +22,14 @@ KERNELS = ("auto", "native", "torch")
 CPU_ISAS = ("auto", "avx2", "avx512", "avx512bf16")
 QUANTIZATIONS = ("gguf", "int8", "int4")
 DEVICES = ("cpu", "cuda")
+COMPUTED_DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """What a user may choose; names follow vLLM.
 
-    dtype: "auto" (bfloat16) or a key of DTYPE_BYTES, for weights and KV alike. max_model_len: None is as long as
+    dtype: "auto" (bfloat16) or one of COMPUTED_DTYPES, for weights and KV alike. max_model_len: None is as long as
     model and pool allow. max_num_seqs: jobs at once. max_num_batched_tokens: tokens computed in one step, which
     bounds how long a step may delay running streams. block_size: tokens of a page. kv_cache_memory_bytes: the pool;
     gpu_memory_utilization instead: the share of the memory free at the start that weights and pool take together; of
@@ -65,7 +66,7 @@ class EngineOptions:
     enforce_eager: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.dtype == "auto" or self.dtype in DTYPE_BYTES, f"dtype {self.dtype!r} is unknown.", _DTYPES)
+        _require(self.dtype == "auto" or self.dtype in COMPUTED_DTYPES, f"dtype {self.dtype!r} is unknown.", _DTYPES)
         _require(self.max_num_seqs >= 1, "max_num_seqs must be 1 or more.", "Raise --max-num-seqs.")
         _require(
             self.max_num_batched_tokens >= self.max_num_seqs,
@@ -150,7 +151,7 @@ class EngineOptions:
         return ", ".join(part for part in parts if part)
 
 
-_DTYPES = f"Choose --dtype auto, {', '.join(DTYPE_BYTES)}."
+_DTYPES = f"Choose --dtype auto, {', '.join(COMPUTED_DTYPES)}."
 
 
 @dataclass(frozen=True, slots=True)

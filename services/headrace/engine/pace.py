@@ -36,6 +36,11 @@ class Pace:
             self.seconds + _NEWEST * (seconds - self.seconds),
         )
 
+    @property
+    def prompt_tokens_s(self) -> float:
+        """Tokens of prompts a second, beside all that ran with them; 0 while nothing is known."""
+        return self.prompt_tokens / self.seconds if self.seconds > 0.0 else 0.0
+
     def prompt_tokens_within(self, limit_s: float) -> int:
         """How many tokens of prompts a step may compute to take less than `limit_s` seconds.
 

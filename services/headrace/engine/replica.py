@@ -136,6 +136,8 @@ class Replica:
             idle=idle,
             stuck=self._stuck() if idle else 0,
             preempted=self._schedule.preempted,
+            displaced=tuple(key for key, sequence in self._live.items() if sequence.displaced),
+            prompt_tokens=sum(count for count in shares.values() if count > 1),
             kv=self._kv_use(),
         )
 

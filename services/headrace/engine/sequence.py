@@ -89,6 +89,11 @@ class Sequence:
         return self.sends or self.state in (State.GRANTED, State.HELD)
 
     @property
+    def displaced(self) -> bool:
+        """It lost its pages and waits for others."""
+        return self.admitted and self.state is State.WAITING
+
+    @property
     def receives(self) -> bool:
         """Its pages come over a transfer, which moves whole ones."""
         return self.job.kind is JobKind.DECODE and self.state is State.WAITING and not self.admitted

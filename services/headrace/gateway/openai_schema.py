@@ -10,7 +10,7 @@ Bookkeeping, accepted and without effect: `user`, `safety_identifier`, `metadata
 
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainValidator
+from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from headrace.core.generation import Prompt, TextPrompt, TokenPrompt
@@ -248,3 +248,9 @@ class DetokenizeBody(Body):
 
     model: str | None = None
     tokens: TokenIds
+
+
+class DrainBody(Body):
+    """`POST /v1/fleet/{worker}/drain`. grace_s: what its jobs get; 0: what the worker was configured with."""
+
+    grace_s: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 0.0

@@ -10,7 +10,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.generation import ModelCard
 from headrace.gateway.fleet_json import plain
 from headrace.gateway.openai_map import tokenize_prompt
-from headrace.gateway.openai_schema import DetokenizeBody, TokenizeBody
+from headrace.gateway.openai_schema import DetokenizeBody, DrainBody, TokenizeBody
 from headrace.gateway.served import ServedModels, read
 from headrace.rpc.contracts import Fleet, Inference
 
@@ -38,6 +38,7 @@ class Operations:
         }
         for path, handler in questions.items():
             router.add_api_route(path, handler, methods=["GET"], response_model=None)
+        router.add_api_route("/v1/fleet/{worker}/drain", self._drain, methods=["POST"], response_model=None)
         router.add_api_route("/tokenize", self._tokenize, methods=["POST"], response_model=None)
         router.add_api_route("/detokenize", self._detokenize, methods=["POST"], response_model=None)
         return router
@@ -65,6 +66,11 @@ class Operations:
 
     async def _status(self) -> Response:
         return JSONResponse(plain(await self._fleet.status()))
+
+    async def _drain(self, worker: str, request: Request) -> Response:
+        """The worker as it is now; `/v1/fleet` shows it leave."""
+        body = await read(DrainBody, request)
+        return JSONResponse(plain(await self._fleet.drain(worker, body.grace_s)))
 
     async def _explain(self, request_id: str) -> Response:
         return JSONResponse(plain(await self._fleet.explain(request_id)))

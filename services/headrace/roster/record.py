@@ -8,6 +8,9 @@ from headrace.core.fleet import Role, WorkerInfo, WorkerRef
 from headrace.core.layout import DTYPE_BYTES, KvLayout
 
 VERSION = 1
+# What a lease without these fields means.
+_LATER: dict[str, Any] = {"weights": "", "tensor_parallel": 1, "recipe": "", "oldest_protocol": 0}
+_LATER_LAYOUT: dict[str, Any] = {"scale_bytes": 0}
 
 
 def encode(info: WorkerInfo) -> bytes:
@@ -26,6 +29,7 @@ def encode(info: WorkerInfo) -> bytes:
             "head_dim": info.layout.head_dim,
             "block_tokens": info.layout.block_tokens,
             "dtype": info.layout.dtype,
+            "scale_bytes": info.layout.scale_bytes,
         },
         "max_model_len": info.max_model_len,
         "num_blocks": info.num_blocks,
@@ -34,13 +38,17 @@ def encode(info: WorkerInfo) -> bytes:
         "data_address": info.data_address,
         "protocol": info.protocol,
         "pid": info.pid,
+        "weights": info.weights.hex(),
+        "tensor_parallel": info.tensor_parallel,
+        "recipe": info.recipe,
+        "oldest_protocol": info.oldest_protocol,
     }
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
 
 
 def decode(record: bytes) -> WorkerInfo:
-    """The inverse of `encode`. Fields it does not know are ignored. Raises InvalidRequest if one is missing or of
-    the wrong type, or if the version is another."""
+    """The inverse of `encode`. Fields it does not know are ignored, and those that leases did not always have may be
+    missing. Raises InvalidRequest if another one is, if one is of the wrong type, or if the version is another."""
     try:
         return _decode(record)
     except (ValueError, KeyError, TypeError) as error:
@@ -48,7 +56,7 @@ def decode(record: bytes) -> WorkerInfo:
 
 
 def _decode(record: bytes) -> WorkerInfo:
-    fields = json.loads(record)
+    fields = _LATER | json.loads(record)
     if fields["version"] != VERSION:
         raise ValueError(f"version {fields['version']!r}, this program reads {VERSION}")
     return WorkerInfo(
@@ -65,10 +73,15 @@ def _decode(record: bytes) -> WorkerInfo:
         data_address=_text(fields, "data_address"),
         protocol=_number(fields, "protocol"),
         pid=_number(fields, "pid"),
+        weights=bytes.fromhex(_text(fields, "weights")),
+        tensor_parallel=_number(fields, "tensor_parallel"),
+        recipe=_text(fields, "recipe"),
+        oldest_protocol=_number(fields, "oldest_protocol"),
     )
 
 
 def _layout(fields: dict[str, Any]) -> KvLayout:
+    fields = _LATER_LAYOUT | fields
     dtype = _text(fields, "dtype")
     if dtype not in DTYPE_BYTES:
         raise ValueError(f"dtype {dtype!r} is unknown")
@@ -78,6 +91,7 @@ def _layout(fields: dict[str, Any]) -> KvLayout:
         head_dim=_number(fields, "head_dim"),
         block_tokens=_number(fields, "block_tokens"),
         dtype=dtype,
+        scale_bytes=_number(fields, "scale_bytes"),
     )
 
 

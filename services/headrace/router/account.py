@@ -5,6 +5,7 @@ from itertools import pairwise
 import structlog
 
 from headrace.core.errors import HeadraceError
+from headrace.core.fleet import WorkerRef
 from headrace.core.waterfall import Stage
 from headrace.router.history import History
 from headrace.router.life import Life
@@ -50,6 +51,11 @@ class Account:
             worker=str(failure.worker),
             error=failure.error.message,
         )
+
+    def relocated(self, run: Run, worker: WorkerRef) -> None:
+        """The run goes on elsewhere with the pages that it has on `worker`."""
+        self._metrics.relocations.inc()
+        log.info("request.relocated", request=run.request.id, worker=str(worker), tokens=len(run.prompt))
 
     def _count(self, cause: Fault) -> None:
         self._metrics.retries.labels(cause.value).inc()

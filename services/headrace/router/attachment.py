@@ -12,13 +12,16 @@ from typing import Protocol, cast
 import structlog
 
 from headrace.core.errors import Unavailable, WorkerLost
-from headrace.core.fleet import Load, WorkerInfo, WorkerState
+from headrace.core.fleet import Load, WorkerInfo, WorkerRef, WorkerState
 from headrace.core.jobs import (
     Activate,
     Busy,
     Committed,
+    Drain,
     Ending,
     Events,
+    Freeze,
+    Frozen,
     Granted,
     Hello,
     Job,
@@ -33,7 +36,7 @@ from headrace.core.jobs import (
 from headrace.router.absence import Absence
 from headrace.router.commands import CommandQueue
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Leg, Lost, Stalled, Unsent, Word
+from headrace.router.leg import Inbox, Left, Leg, Lost, Stalled, Unsent, Word
 from headrace.router.stall import Stall
 from headrace.rpc.contracts import WorkerService
 
@@ -51,7 +54,7 @@ class Attachment:
 
     was_welcomed: the last stream got as far as a welcome.
     on_load: called when the worker's load changed, on_change: when it was attached or lost, on_met: when it has met a
-    peer, or failed to.
+    peer, or failed to, on_plight: when it wants to be rid of jobs, because it leaves or is crowded.
     back_s: how long it may be away before it counts as dead. unready_s: how long it may be there and not ready before
     its jobs go on elsewhere.
     """
@@ -60,10 +63,11 @@ class Attachment:
         self,
         info: WorkerInfo,
         ledger: Ledger,
+        *,
         on_load: Callable[[], None],
         on_change: Callable[[], None],
         on_met: Callable[[Met], None],
-        *,
+        on_plight: Callable[[WorkerRef], None],
         back_s: float,
         unready_s: float,
     ) -> None:
@@ -72,6 +76,7 @@ class Attachment:
         self._on_load = on_load
         self._on_change = on_change
         self._on_met = on_met
+        self._on_plight = on_plight
         self._load = Load()
         self._draining = False
         self._legs: dict[JobKey, Leg] = {}
@@ -101,7 +106,7 @@ class Attachment:
         """Send a job; words about it arrive in `inbox`. Raises WorkerLost if the worker is not attached."""
         if self._commands is None or not self.attached:
             raise WorkerLost(f"Worker {self.info.ref} is not attached any more.")
-        leg = Leg(job.key, self.info.ref, inbox, self._activate, self._abort)
+        leg = Leg(job.key, self.info.ref, inbox, self._activate, self._abort, on_freeze=self._freeze)
         self._legs[job.key] = leg
         self._commands.put(Submit(job))
         return leg
@@ -110,6 +115,12 @@ class Attachment:
         """Have the worker call a peer, if it is attached."""
         if self._commands is not None:
             self._commands.put(meet)
+
+    def drain(self, grace_s: float) -> None:
+        """Have the worker leave. Raises WorkerLost if it is not attached."""
+        if self._commands is None or not self.attached:
+            raise WorkerLost(f"Worker {self.info.ref} is not attached any more.")
+        self._commands.put(Drain(grace_s))
 
     def retire(self) -> None:
         """It has a successor: whatever it says from now on, it is draining."""
@@ -153,7 +164,7 @@ class Attachment:
 
     def _take(self, report: Report) -> None:
         match report:
-            case Granted(key) | Committed(key) | Busy(key):
+            case Granted(key) | Committed(key) | Busy(key) | Frozen(key):
                 self._tell(key, report)
             case Events(tokens, endings, load, draining):
                 news: tuple[TokenEvent | Ending, ...] = (*tokens, *endings)
@@ -163,6 +174,8 @@ class Attachment:
                 for event in news:
                     self._tell(event.key, event)
                 self._on_load()
+                if draining or load.crowded:
+                    self._on_plight(self.info.ref)
             case Met() as met:
                 self._on_met(met)
             case Welcome():
@@ -186,6 +199,10 @@ class Attachment:
         if self._commands is not None and self._commands.abort(key, lost=lost):
             self._legs.pop(key).ended.set()
 
+    def _freeze(self, key: JobKey) -> None:
+        if self._commands is not None:
+            self._commands.put(Freeze(key))
+
     def _stalled(self, unready: str) -> None:
         """The jobs stay here until the worker, aborting them, has let go of them."""
         log.warning("worker.stalled", worker=str(self.info.ref), jobs=len(self._legs), reason=unready)
@@ -201,7 +218,10 @@ class Attachment:
             return
         self._connection = None
         legs, self._legs = self._legs, {}
-        lost = Lost(WorkerLost(f"Worker {self.info.ref} was lost while it held the request."), self._away())
+        absence = self._away()
+        lost: Lost | Left = Lost(WorkerLost(f"Worker {self.info.ref} was lost while it held the request."), absence)
+        if self._draining:
+            lost = Left(Unavailable(f"Worker {self.info.ref} has left."))
         unsent = Unsent(WorkerLost(f"Worker {self.info.ref} was lost before it got the request."))
         kept_back: frozenset[JobKey] = frozenset() if commands is None else commands.unsent
         for key, leg in legs.items():

@@ -6,20 +6,23 @@ if it is draining: then it gets nothing new anyway.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import structlog
 
-from headrace.core.errors import HeadraceError, WorkerLost
-from headrace.core.fleet import WorkerInfo, WorkerRef, WorkerState
-from headrace.core.jobs import Hello, Job
+from headrace.core.errors import HeadraceError, InvalidRequest, NotFound, WorkerLost
+from headrace.core.fleet import RefusedWorker, WorkerInfo, WorkerRef, WorkerState
+from headrace.core.jobs import Hello, Job, Report
 from headrace.router.attachment import Attachment, Connection
+from headrace.router.commands import CommandQueue
 from headrace.router.ledger import Ledger
 from headrace.router.leg import Inbox, Leg
 from headrace.router.meetings import Meetings
+from headrace.router.refused import Refused
 
 log = structlog.get_logger()
 
@@ -59,9 +62,10 @@ class _Kept:
 
 
 class Attachments:
-    """fits: why a worker cannot belong to this router's fleet, or "".
+    """hello: what to say to a worker first. fits: why a worker cannot belong to this router's fleet, or "".
 
-    on_load: called when some worker's load changed, on_change: when a worker came, left, was attached or lost.
+    on_load: called when some worker's load changed, on_change: when a worker came, left, was attached or lost,
+    on_plight: when one wants to be rid of jobs.
     """
 
     def __init__(
@@ -69,24 +73,25 @@ class Attachments:
         *,
         roster: Membership,
         connect: Connect,
-        hello: Hello,
+        hello: Callable[[WorkerInfo], Hello],
         fits: Callable[[WorkerInfo], str],
         ledger: Ledger,
         on_load: Callable[[], None],
         on_change: Callable[[], None],
+        on_plight: Callable[[WorkerRef], None],
         patience: Patience,
     ) -> None:
         self._roster = roster
         self._connect = connect
         self._hello = hello
-        self._fits = fits
         self._ledger = ledger
         self._on_load = on_load
         self._on_change = on_change
+        self._on_plight = on_plight
         self._patience = patience
         self._kept: dict[WorkerRef, _Kept] = {}
         self._meetings = Meetings(patience.meet_s, time.monotonic)
-        self._refused: dict[WorkerRef, str] = {}
+        self._refused = Refused(fits, self._turn_away)
         self._leaving: set[asyncio.Task[None]] = set()
         self._follower: asyncio.Task[None] | None = None
 
@@ -102,13 +107,18 @@ class Attachments:
             kept.attachment.gone()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, self._refused.stop(), return_exceptions=True)
         self._kept.clear()
 
     @property
     def states(self) -> tuple[WorkerState, ...]:
         """Every member that fits, attached or not, by name."""
         return tuple(self._kept[ref].attachment.state for ref in sorted(self._kept))
+
+    @property
+    def refused(self) -> tuple[RefusedWorker, ...]:
+        """Every member that does not fit, by name."""
+        return self._refused.workers
 
     @property
     def connections(self) -> tuple[tuple[WorkerInfo, Connection], ...]:
@@ -127,6 +137,23 @@ class Attachments:
             raise WorkerLost(f"Worker {worker} has left the fleet.")
         return kept.attachment.submit(job, inbox)
 
+    def drain(self, worker: str, grace_s: float) -> WorkerState:
+        """Have a worker leave; its state as it is now. worker: name, or name@incarnation, of which the beginning is
+        enough. Raises NotFound if it is not attached."""
+        name, _, incarnation = worker.partition("@")
+        found = [
+            kept.attachment
+            for ref, kept in sorted(self._kept.items())
+            if ref.worker == name and ref.incarnation.startswith(incarnation) and kept.attachment.attached
+        ]
+        if not found:
+            raise NotFound(f"No worker {worker} is attached.", remedy="`headrace status` lists the workers.")
+        # Of two incarnations, one of which is leaving already, the other is meant.
+        attachment = min(found, key=lambda one: one.state.draining)
+        attachment.drain(grace_s)
+        log.info("worker.drain", worker=str(attachment.info.ref), grace_s=grace_s)
+        return attachment.state
+
     async def _follow(self) -> None:
         """The roster's word, for as long as the router lives; without it the last word stands."""
         delay = self._patience.first_s
@@ -144,7 +171,7 @@ class Attachments:
             delay = min(2 * delay, self._patience.most_s)
 
     def _reconcile(self, members: Iterable[WorkerInfo]) -> None:
-        fitting = {info.ref: info for info in members if self._admissible(info)}
+        fitting = {info.ref: info for info in self._refused.sort_out(members)}
         current = {ref.worker for ref in fitting}
         for ref, kept in list(self._kept.items()):
             kept.leased = ref in fitting
@@ -167,9 +194,10 @@ class Attachments:
         return Attachment(
             info,
             self._ledger,
-            self._on_load,
-            partial(self._came_or_left, info.ref),
-            partial(self._meetings.over, info.ref),
+            on_load=self._on_load,
+            on_change=partial(self._came_or_left, info.ref),
+            on_met=partial(self._meetings.over, info.ref),
+            on_plight=self._on_plight,
             back_s=patience.back_s,
             unready_s=patience.unready_s,
         )
@@ -183,15 +211,6 @@ class Attachments:
         else:
             self._meetings.left(ref)
         self._on_change()
-
-    def _admissible(self, info: WorkerInfo) -> bool:
-        reason = self._fits(info)
-        if reason and self._refused.get(info.ref) != reason:
-            log.warning("worker.refused", worker=str(info.ref), reason=reason)
-        self._refused = {ref: why for ref, why in self._refused.items() if ref.worker != info.ref.worker}
-        if reason:
-            self._refused[info.ref] = reason
-        return not reason
 
     def _drop(self, ref: WorkerRef, why: str) -> None:
         kept = self._kept.pop(ref)
@@ -226,7 +245,7 @@ class Attachments:
         try:
             connection = self._connect(attachment.info)
             try:
-                await attachment.run(connection, self._hello, self._patience.welcome_s)
+                await attachment.run(connection, self._hello(attachment.info), self._patience.welcome_s)
             finally:
                 await connection.close()
         except HeadraceError as error:
@@ -234,3 +253,32 @@ class Attachments:
         except Exception:
             # Whatever a worker or its connection does costs that worker only; its lease decides what is next.
             log.exception("attachment.failed", worker=str(attachment.info.ref))
+
+    async def _turn_away(self, info: WorkerInfo) -> None:
+        """Say Hello to a worker that does not fit, until it has heard who cannot use it, and says so itself."""
+        hello, delay = self._hello(info), self._patience.first_s
+        if not hello.weights:
+            return  # it may well be another router's, and nothing keeps it from being ready
+        while not await self._said(info, hello):
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, self._patience.most_s)
+
+    async def _said(self, info: WorkerInfo, hello: Hello) -> bool:
+        """Whether a worker heard it. Hangs up on one that would take this router."""
+        commands, connection = CommandQueue(hello), self._connect(info)
+        reports = cast("AsyncGenerator[Report, None]", connection.attach(commands.stream()))
+        try:
+            async with asyncio.timeout(self._patience.welcome_s), aclosing(reports):
+                await anext(reports)
+        except InvalidRequest:
+            return True
+        except (HeadraceError, TimeoutError, StopAsyncIteration) as error:
+            log.info("worker.not_told", worker=str(info.ref), error=str(error) or type(error).__name__)
+            return False
+        except Exception:
+            log.exception("worker.not_told", worker=str(info.ref))
+            return False
+        finally:
+            commands.close()
+            await connection.close()
+        return True

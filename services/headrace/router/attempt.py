@@ -5,7 +5,7 @@ Knows jobs, grants, activations and commits; knows no text, and does not decide 
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -13,13 +13,14 @@ import structlog
 from headrace.core.errors import HeadraceError, InternalError, Overloaded, WorkerLost
 from headrace.core.fleet import Role, WorkerRef
 from headrace.core.generation import FinishReason
-from headrace.core.jobs import Busy, Committed, Ending, Granted, Job, JobKind, Outcome, TokenEvent
+from headrace.core.jobs import Busy, Committed, Ending, Frozen, Granted, Job, JobKey, JobKind, Outcome, TokenEvent
 from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
+from headrace.core.ticket import Ticket
 from headrace.core.waterfall import Stage
 from headrace.router.absence import Absence
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Leg, Lost, Notice, Over, Stalled, Unsent
+from headrace.router.leg import Inbox, Left, Leg, Lost, Move, Notice, Over, Stalled, Unsent
 from headrace.router.life import Life
 from headrace.router.retries import AttemptFailed, Fault, Loss
 
@@ -33,9 +34,17 @@ _DOUBT_S = 1.0
 _FINISH = {Outcome.STOP: FinishReason.STOP, Outcome.LENGTH: FinishReason.LENGTH}
 
 
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """How an answer goes on elsewhere with its pages. key: of the attempt, for which the credit is spent."""
+
+    key: JobKey
+    route: Route
+
+
 class Attempt:
     """job: the request as one local job. deadline: loop time by which the request must have ended, begun:
-    when the attempt was made."""
+    when the attempt was made. shipment: its answer was told to stop where it stands, and is to go on by this."""
 
     def __init__(
         self, job: Job, route: Route, *, submit: Submit, ledger: Ledger, inbox: Inbox, life: Life, deadline: float
@@ -56,11 +65,17 @@ class Attempt:
         self._doubted: AttemptFailed | None = None
         self._doubt_ends: asyncio.TimerHandle | None = None
         self._absent: Absence | None = None
+        self.shipment: Shipment | None = None
 
     @property
     def granted(self) -> bool:
         """Whether the decode worker has answered; a local job needs no grant."""
         return self.route.prefill is None or self._prefill is not None
+
+    @property
+    def decoding(self) -> bool:
+        """The worker that writes the answer has all the pages, and told a token."""
+        return self._decoding
 
     @property
     def pages_in_flight(self) -> bool:
@@ -79,35 +94,43 @@ class Attempt:
             job = replace(self._job, kind=JobKind.DECODE, peer=self.route.prefill, sampling=sampling)
             self._decode = self._send(self.route.decode, job)
 
-    def take(self, notice: Notice) -> TokenEvent | FinishReason | None:
-        """What a word about a leg means: tokens, an ending, or nothing for the answer. Raises AttemptFailed."""
+    def take(self, notice: Notice) -> TokenEvent | FinishReason | Frozen | None:
+        """What a word about a leg means: tokens, an ending, that the answer stands still, or nothing for it. Raises
+        AttemptFailed."""
         leg, word = notice.leg, notice.word
-        if leg is None or isinstance(word, Over) or leg not in (self._prefill, self._decode):
+        if leg is None or isinstance(word, Over | Move) or leg not in (self._prefill, self._decode):
             return None
         match word:
-            case Granted() as granted:
-                self._grant(granted)
-                return None
             case TokenEvent() as event:
                 return self._tokens(leg, event)
+            case Granted() as granted:
+                self._grant(granted)
             case Committed(note=note):
                 self._life.note(Role.DECODE, note)
                 self._commit()
-                return None
             case Busy(retry_after_s=retry_after_s):
                 error = Overloaded(f"Worker {leg.worker} had no room.", retry_after_s=retry_after_s)
                 raise AttemptFailed(error, leg.worker, Fault.BUSY)
-            case Lost() | Stalled() | Unsent() as parting:
+            case Frozen() as frozen:
+                return frozen if leg is self._decode else None
+            case Lost() | Stalled() | Unsent() | Left() as parting:
                 self._broken(notice, leg, self._parted(leg, parting))
-                return None
             case Ending() as ending:
                 return self._ended(notice, leg, ending)
+        return None
 
     def go_on(self, token: int) -> None:
         """The answer took `token` and is not finished: a first one, from prefill, starts the decode side."""
         if self._prefill is not None and not self._got_first and self._decode is not None:
             self._decode.activate(token)
         self._got_first = True
+
+    def freeze(self, shipment: Shipment) -> None:
+        """Have the answer stop where it stands, with its pages; Frozen or an ending comes. The shipment's credit is
+        given back with the attempt, unless another has taken it over."""
+        assert self._decode is not None
+        self.shipment = shipment
+        self._decode.freeze()
 
     def silent(self) -> AttemptFailed:
         """The failure that stands for a decode worker which did not answer its submit in time: it has begun nothing."""
@@ -122,6 +145,8 @@ class Attempt:
         for leg in legs:
             leg.abort()
         self._ledger.release(self._job.key)
+        if self.shipment is not None:
+            self._ledger.release(self.shipment.key)
         absent, self._absent = self._absent, None
         if absent is not None:
             absent.then(partial(_tell_of_death, absent, legs))
@@ -144,8 +169,15 @@ class Attempt:
         if self._prefill is not None:
             return
         self._life.to(Phase.GRANTED)
-        job = replace(self._job, kind=JobKind.PREFILL, ticket=ticket, timeout_s=self._remaining())
-        self._prefill = self._send(self.route.prefill, job)
+        self._prefill = self._send(self.route.prefill, self._sending(ticket))
+        self._sent()
+
+    def _sending(self, ticket: Ticket) -> Job:
+        """The job that brings the pages."""
+        return replace(self._job, kind=JobKind.PREFILL, ticket=ticket, timeout_s=self._remaining())
+
+    def _sent(self) -> None:
+        """That job is on its way."""
         self._life.enter(Stage.PREFILL)
         self._life.to(Phase.PREFILLING)
 
@@ -194,7 +226,7 @@ class Attempt:
                 self._broken(notice, leg, self._failure(leg, ending.error))
                 return None
 
-    def _parted(self, leg: Leg, parting: Lost | Stalled | Unsent) -> AttemptFailed:
+    def _parted(self, leg: Leg, parting: Lost | Stalled | Unsent | Left) -> AttemptFailed:
         """Whether a worker whose stream broke is dead is not known yet; one that stands still is not."""
         match parting:
             case Lost(error, absence):
@@ -203,6 +235,8 @@ class Attempt:
                 return AttemptFailed(error, leg.worker, Fault.CUT)
             case Unsent(error):
                 return AttemptFailed(error, leg.worker, Fault.AWAY)
+            case Left(error):
+                return AttemptFailed(error, leg.worker, Fault.MOVED)
 
     def _failure(self, leg: Leg, error: HeadraceError) -> AttemptFailed:
         """A worker that says it is lost (its engine died) is; for all else either end of a transfer may be to blame."""

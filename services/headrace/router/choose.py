@@ -11,7 +11,7 @@ from itertools import product
 
 from headrace.core.blocks import BLOCK_TOKENS
 from headrace.core.fleet import Role, WorkerRef
-from headrace.core.layout import KvLayout
+from headrace.core.layout import KvLayout, difference
 from headrace.core.route import Candidate, Route
 from headrace.router.policy import Disaggregation, Policy
 from headrace.router.view import Ask, WorkerView
@@ -30,9 +30,13 @@ class NoRoute:
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """One worker's share in any route. absent: why it cannot serve the request at all; full: why not now."""
+    """One worker's share in any route. absent: why it cannot serve the request at all; full: why not now.
+
+    fit: pages can move between two workers if and only if this is equal; else `_apart` says why not.
+    """
 
     view: WorkerView
+    fit: tuple[tuple[bytes, KvLayout], str]
     cached: int
     uncached: int
     prefill_ms: float
@@ -48,12 +52,6 @@ class _Weighed:
     @property
     def role(self) -> Role:
         return self.view.state.info.role
-
-    @property
-    def fit(self) -> tuple[bytes, KvLayout, str]:
-        """Pages can move between two workers if and only if this is equal."""
-        info = self.view.state.info
-        return info.model_digest, info.layout, info.link
 
     def order(self, cost_ms: float) -> tuple[float, int, WorkerRef]:
         return cost_ms, self.view.running + self.view.state.load.waiting, self.ref
@@ -91,18 +89,23 @@ def choose(ask: Ask, fleet: Sequence[WorkerView], hits: Mapping[WorkerRef, int],
 
 
 def _weigh(view: WorkerView, ask: Ask, hit_blocks: int, policy: Policy) -> _Weighed:
+    info = view.state.info
     # Even a whole hit leaves one token to compute, so its block is computed.
     cached = min(hit_blocks, max(ask.tokens - 1, 0) // BLOCK_TOKENS) * BLOCK_TOKENS
     uncached = ask.tokens - cached
+    # A transfer fills whole pages: a hit that ends inside one is of no use to it.
+    page = info.layout.block_tokens
+    resident = cached // page * page
     avoided = policy.avoid_ms if view.state.info.ref in ask.avoided else 0.0
     load_ms = view.running * policy.running_ms + view.state.load.waiting * policy.waiting_ms + avoided
     prefill_ms = (view.inflight.uncomputed_tokens + uncached) * policy.prefill_ms_per_token + load_ms
     return _Weighed(
         view=view,
+        fit=(info.kv.fit, info.link),
         cached=cached,
         uncached=uncached,
         prefill_ms=prefill_ms,
-        decode_ms=uncached * policy.transfer_ms_per_token + load_ms,
+        decode_ms=(ask.tokens - resident) * policy.transfer_ms_per_token + load_ms,
         local_ms=prefill_ms,
         absent=_absent(view, ask),
         full=_full(view),
@@ -181,8 +184,18 @@ def _route(option: _Option, weighed: Sequence[_Weighed], policy: Policy) -> Rout
         reasons=(
             f"disaggregation is {policy.disaggregation.value}",
             f"{where}: {first.cached} of {total} tokens expected in its cache, lowest expected cost",
+            *_unpaired(option, weighed),
         ),
     )
+
+
+def _unpaired(option: _Option, weighed: Sequence[_Weighed]) -> tuple[str, ...]:
+    """Why a local request had no pair to weigh against, where the fleet has both roles and none that fit."""
+    if option.prefill is not None:
+        return ()
+    prefill, decode = ({one.fit for one in weighed if one.role is role} for role in (Role.PREFILL, Role.DECODE))
+    apart = "" if prefill & decode else _apart(weighed)
+    return (f"no pair could have taken it: {apart}",) if apart else ()
 
 
 def _candidate(worker: _Weighed, option: _Option, chosen: bool) -> Candidate:
@@ -230,4 +243,17 @@ def _missing_role(weighed: Sequence[_Weighed], policy: Policy) -> str:
     roles = {worker.role for worker in weighed}
     if not roles & {Role.DECODE, Role.LOCAL}:
         return "there is no decode or local worker"
-    return f"no prefill and decode worker can exchange pages (disaggregation {policy.disaggregation.value})"
+    apart = _apart(weighed) or "there is none"
+    return f"no prefill and decode worker can exchange pages (disaggregation {policy.disaggregation.value}): {apart}"
+
+
+def _apart(weighed: Sequence[_Weighed]) -> str:
+    """What keeps the first prefill and the first decode worker apart; "" if there are not both, or nothing does."""
+    first = {role: next((worker for worker in weighed if worker.role is role), None) for role in Role}
+    prefill, decode = first[Role.PREFILL], first[Role.DECODE]
+    if prefill is None or decode is None:
+        return ""
+    here, there = prefill.view.state.info, decode.view.state.info
+    links = f"their links are {here.link} and {there.link}" if here.link != there.link else ""
+    differs = difference(here.kv, there.kv) or links
+    return f"{here.ref} and {there.ref} do not fit: {differs}" if differs else ""

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from headrace.core.jobs import Abort, Activate, Command, Hello, JobKey, Meet, Submit
+from headrace.core.jobs import Abort, Activate, Command, Drain, Freeze, Hello, JobKey, Meet, Submit
 
 
 class CommandQueue:
@@ -16,7 +16,7 @@ class CommandQueue:
         self._news.set()
         self._closed = False
 
-    def put(self, command: Submit | Activate | Meet) -> None:
+    def put(self, command: Submit | Activate | Meet | Freeze | Drain) -> None:
         self._queue.append(command)
         self._news.set()
 
@@ -54,7 +54,7 @@ def _key(command: Command) -> JobKey | None:
     match command:
         case Submit(job):
             return job.key
-        case Activate(key) | Abort(key):
+        case Activate(key) | Abort(key) | Freeze(key):
             return key
-        case Hello() | Meet():
+        case Hello() | Meet() | Drain():
             return None

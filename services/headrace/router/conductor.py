@@ -8,18 +8,10 @@ from collections.abc import AsyncGenerator, Callable
 
 import structlog
 
-from headrace.core.errors import (
-    DeadlineExceeded,
-    HeadraceError,
-    InternalError,
-    InvalidRequest,
-    RouterLost,
-    Unavailable,
-    WorkerLost,
-)
+from headrace.core.errors import HeadraceError, InternalError, InvalidRequest, RouterLost, Unavailable, WorkerLost
 from headrace.core.fleet import WorkerState
 from headrace.core.generation import Chunk, FinishReason, GenerateRequest
-from headrace.core.jobs import TokenEvent
+from headrace.core.jobs import Frozen, TokenEvent
 from headrace.core.lifecycle import Phase
 from headrace.core.route import Explanation
 from headrace.router.account import Account
@@ -27,9 +19,11 @@ from headrace.router.admission import Admission
 from headrace.router.attempt import Attempt
 from headrace.router.dispatch import Dispatch
 from headrace.router.ledger import Ledger
-from headrace.router.leg import Notice, Over
+from headrace.router.leg import Move, Notice, Over
 from headrace.router.life import Life
+from headrace.router.migration import Migration
 from headrace.router.models import Models
+from headrace.router.move import Mover
 from headrace.router.options import RouterOptions
 from headrace.router.prepare import context_of, opening
 from headrace.router.reading import read
@@ -53,6 +47,7 @@ class Conductor:
         ledger: Ledger,
         account: Account,
         standing: Standing,
+        mover: Mover,
         options: RouterOptions,
     ) -> None:
         self._models = models
@@ -61,6 +56,8 @@ class Conductor:
         self._admission = admission
         self._ledger = ledger
         self._account = account
+        self._mover = mover
+        self._migration = Migration(dispatch, mover, account)
         self._options = options
         self._standing = standing
         self._runs: dict[str, Run] = {}
@@ -71,6 +68,11 @@ class Conductor:
     @property
     def running(self) -> int:
         return len(self._runs)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All that run, oldest first."""
+        return tuple(self._runs.values())
 
     @property
     def draining(self) -> bool:
@@ -146,7 +148,7 @@ class Conductor:
         deadline = loop.time() + request.timeout_s
         run = Run(request, model, deadline, Life(request.id), Retries(self._standing.retries))
         # One timer a request: one for each word that it waits for would be two more operations a token.
-        run.alarm = loop.call_at(deadline, self._call_off, run, _late(request))
+        run.alarm = loop.call_at(deadline, self._call_off, run, run.late)
         self._runs[request.id] = run
         self._idle.clear()
         return run
@@ -198,7 +200,7 @@ class Conductor:
             async with asyncio.timeout_at(run.deadline):
                 await run.retries.cleared()
         except TimeoutError:
-            raise _late(run.request) from run.retries.last
+            raise run.late from run.retries.last
 
     async def _hear(self, run: Run, attempt: Attempt) -> Notice:
         """The next word about the request. Raises AttemptFailed if no grant comes in time."""
@@ -215,15 +217,22 @@ class Conductor:
         assert run.answer is not None
         if isinstance(notice.word, Over):
             raise notice.word.error
+        if isinstance(notice.word, Move):
+            self._migration.leave(run, notice.word)
+            return None
         match attempt.take(notice):
             case FinishReason() as reason:
                 chunk: Chunk | None = run.answer.end(reason)
             case TokenEvent() as event:
                 chunk = run.answer.accept(event)
+            case Frozen() as frozen:
+                self._migration.go_on(run, frozen)
+                return None
             case None:
                 return None
         if chunk is not None and chunk.token_ids:
             self._account.tokens(run, len(chunk.token_ids))
+            self._mover.heard(run)
         if run.answer.finished:
             self._done(run)
         elif chunk is not None:
@@ -233,6 +242,7 @@ class Conductor:
     def _again(self, run: Run, failure: AttemptFailed) -> None:
         """Back to routing, unless the failure ends the request."""
         self._close(run)
+        failure = self._migration.excused(failure)
         if failure.fault is Fault.BUSY:
             seconds = failure.error.retry_after_s or self._options.policy.retry_after_s
             self._ledger.cool(failure.worker, seconds)
@@ -279,13 +289,10 @@ class Conductor:
     def _leave(self, run: Run) -> None:
         """Twice is once: who does not read has left before the caller's end of the stream is closed."""
         self._close(run)
+        self._mover.settled(run)
         if run.alarm is not None:
             run.alarm.cancel()
         if self._runs.get(run.request.id) is run:
             del self._runs[run.request.id]
         if not self._runs:
             self._idle.set()
-
-
-def _late(request: GenerateRequest) -> DeadlineExceeded:
-    return DeadlineExceeded(f"The answer was not complete after {request.timeout_s:g} s.")

@@ -16,12 +16,14 @@ from headrace.core.sampling import SamplingParams
 from headrace.core.waterfall import Stage
 from headrace.router.admission import Admission
 from headrace.router.attachments import Attachments
-from headrace.router.attempt import Attempt
+from headrace.router.attempt import Attempt, Shipment
 from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute, choose
 from headrace.router.ledger import Ledger
 from headrace.router.policy import Policy
+from headrace.router.relocation import Relocation
 from headrace.router.run import Names, Run
+from headrace.router.shipping import ship
 from headrace.router.view import Ask, WorkerView
 
 Match = Callable[[Sequence[bytes]], Mapping[WorkerRef, int]]
@@ -53,7 +55,7 @@ class Dispatch:
             run.life.enter(Stage.QUEUE)
         tokens = (*run.prompt, *run.answer.tokens)
         names = Names(tokens, run.request.cache_salt)
-        key = run.key = JobKey(run.request.id, next(self._attempts))
+        key = run.key = self._key(run)
         ask = self._ask(run, len(tokens))
         # What was told of the prompt is not asked for again.
         sampling = replace(run.sampling, prompt_logprobs=None) if run.answer.tokens else run.sampling
@@ -77,6 +79,7 @@ class Dispatch:
         run.life.to(Phase.ROUTED)
         run.routes.append(route)
         job = self._job(run, key, tokens, sampling, names.under(self._digest(route.decode)))
+        job = replace(job, peer_block_tokens=self._block_tokens(route.prefill))
         return Attempt(
             job,
             route,
@@ -86,6 +89,64 @@ class Dispatch:
             life=run.life,
             deadline=run.deadline,
         )
+
+    def leaving(self, worker: WorkerRef) -> bool:
+        """The worker has said that it is leaving."""
+        return any(state.draining for state in self._attachments.states if state.info.ref == worker)
+
+    def elsewhere(self, run: Run, worker: WorkerRef, room: int) -> bool:
+        """Whether the request would find a route without `worker` now, to one that has `room` credits."""
+        assert run.answer is not None
+        ask = self._without(worker, self._ask(run, len(run.prompt) + len(run.answer.tokens)))
+        views = self.views
+        route = choose(ask, views, {}, self._policy)
+        if not isinstance(route, Route):
+            return False
+        return all(view.credits >= room for view in views if view.state.info.ref == route.decode)
+
+    def shipment(self, run: Run, source: WorkerRef) -> Shipment | None:
+        """The way by which the answer, which is written on `source`, goes on elsewhere with its pages, its credit
+        spent; None where that cannot be now or costs more than computing them again."""
+        tokens = _with_kv(run)
+        ask = self._without(source, self._ask(run, len(tokens)))
+        views = self.views
+        hits = self._hits(ask, Names(tokens, run.request.cache_salt))
+        found = [view for view in views if view.state.info.ref == source]
+        route = ship(ask, found[0], views, hits, self._policy) if found else None
+        if route is None:
+            return None
+        key = self._key(run)
+        self._ledger.spend(key, route.decode, 0)
+        return Shipment(key, route)
+
+    def relocate(self, run: Run, source: Attempt) -> Relocation:
+        """The attempt by which the answer of `source`, which stands still, takes its shipment."""
+        assert run.answer is not None
+        assert source.shipment is not None
+        tokens, key, route = _with_kv(run), source.shipment.key, source.shipment.route
+        run.key, source.shipment = key, None
+        run.life.to(Phase.ROUTED)
+        run.life.again()
+        run.routes.append(route)
+        names = Names(tokens, run.request.cache_salt).under(self._digest(route.decode))
+        job = self._job(run, key, tokens, replace(run.sampling, prompt_logprobs=None), names)
+        return Relocation(
+            replace(job, peer_block_tokens=self._block_tokens(route.prefill)),
+            route,
+            submit=self._attachments.submit,
+            ledger=self._ledger,
+            inbox=run.inbox,
+            life=run.life,
+            deadline=run.deadline,
+            source=source,
+            last_token=run.answer.tokens[-1],
+        )
+
+    def _key(self, run: Run) -> JobKey:
+        return JobKey(run.request.id, next(self._attempts))
+
+    def _without(self, worker: WorkerRef, ask: Ask) -> Ask:
+        return replace(ask, excluded=ask.excluded | {worker})
 
     def _ask(self, run: Run, tokens: int) -> Ask:
         # A caller without a limit wants what there is: the worker's context then ends the answer.
@@ -100,15 +161,17 @@ class Dispatch:
 
     def _route(self, key: JobKey, ask: Ask, names: Names, cache: bool) -> Route | NoRoute:
         """cache: the job will use cached prefixes."""
-        views = self.views
-        digests = {view.state.info.model_digest for view in views if view.state.info.model == ask.model}
-        hits: dict[WorkerRef, int] = {}
-        for digest in digests if cache else ():
-            hits.update(self._match(names.under(digest)[1]))
-        route = choose(ask, views, hits, self._policy)
+        route = choose(ask, self.views, self._hits(ask, names) if cache else {}, self._policy)
         if isinstance(route, Route):
             self._spend(key, ask, route)
         return route
+
+    def _hits(self, ask: Ask, names: Names) -> dict[WorkerRef, int]:
+        states = self._attachments.states
+        hits: dict[WorkerRef, int] = {}
+        for digest in {state.info.model_digest for state in states if state.info.model == ask.model}:
+            hits.update(self._match(names.under(digest)[1]))
+        return hits
 
     def _spend(self, key: JobKey, ask: Ask, route: Route) -> None:
         first = route.prefill or route.decode
@@ -142,6 +205,16 @@ class Dispatch:
         found = [state.info.model_digest for state in self._attachments.states if state.info.ref == worker]
         return found[0] if found else b""
 
+    def _block_tokens(self, worker: WorkerRef | None) -> int:
+        found = [state.info.layout.block_tokens for state in self._attachments.states if state.info.ref == worker]
+        return found[0] if found else 0
+
     def _view(self, state: WorkerState) -> WorkerView:
         ref = state.info.ref
         return WorkerView(state, self._ledger.inflight(ref), self._ledger.cooling(ref), self._attachments.new_to(ref))
+
+
+def _with_kv(run: Run) -> tuple[int, ...]:
+    """The tokens that have KV where the answer is written: all but its last."""
+    assert run.answer is not None
+    return (*run.prompt, *run.answer.tokens[:-1])

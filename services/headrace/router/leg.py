@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.core.errors import HeadraceError
 from headrace.core.fleet import WorkerRef
-from headrace.core.jobs import Busy, Committed, Ending, Granted, JobKey, TokenEvent
+from headrace.core.jobs import Busy, Committed, Ending, Frozen, Granted, JobKey, TokenEvent
 from headrace.router.absence import Absence
 
 
@@ -26,6 +26,13 @@ class Unsent:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """The worker's stream ended after it had said that it is leaving."""
+
+    error: HeadraceError
+
+
+@dataclass(frozen=True, slots=True)
 class Stalled:
     """The worker is there and does not get on. The job is not over for it: it wants to be aborted."""
 
@@ -39,7 +46,19 @@ class Over:
     error: HeadraceError
 
 
-Word = Granted | Committed | Busy | TokenEvent | Ending | Lost | Unsent | Stalled
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The request is to leave `worker`. with_pages: they may go along; if not, nothing is waited for.
+
+    room: credits that the worker where it goes on must have.
+    """
+
+    worker: WorkerRef
+    with_pages: bool = False
+    room: int = 1
+
+
+Word = Granted | Committed | Busy | TokenEvent | Ending | Frozen | Lost | Unsent | Left | Stalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +66,7 @@ class Notice:
     """A word about a leg, or about the request as a whole."""
 
     leg: "Leg | None"
-    word: Word | Over
+    word: Word | Over | Move
 
 
 Inbox = asyncio.Queue[Notice]
@@ -63,6 +82,8 @@ class Leg:
         inbox: Inbox,
         on_activate: Callable[[JobKey, int], None],
         on_abort: Callable[[JobKey, bool], None],
+        *,
+        on_freeze: Callable[[JobKey], None],
     ) -> None:
         self.key = key
         self.worker = worker
@@ -70,12 +91,18 @@ class Leg:
         self._inbox = inbox
         self._on_activate = on_activate
         self._on_abort = on_abort
+        self._on_freeze = on_freeze
         self._abandoned = False
 
     def activate(self, first_token: int) -> None:
         """Start the granted decode job."""
         if not self.ended.is_set():
             self._on_activate(self.key, first_token)
+
+    def freeze(self) -> None:
+        """Have the job stop where it stands; Frozen or its ending comes."""
+        if not self.ended.is_set():
+            self._on_freeze(self.key)
 
     def abort(self) -> None:
         """End the job at the worker and hear no more of it but `ended`. Twice is once."""
@@ -89,7 +116,7 @@ class Leg:
 
     def tell(self, word: Word) -> None:
         """The attachment's side: a report about this job came."""
-        if isinstance(word, Busy | Ending | Lost | Unsent):
+        if isinstance(word, Busy | Ending | Lost | Unsent | Left):
             self.ended.set()
         if not self._abandoned:
             self._inbox.put_nowait(Notice(self, word))

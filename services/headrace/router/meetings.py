@@ -11,8 +11,6 @@ from headrace.core.fleet import Role, WorkerInfo, WorkerRef
 from headrace.core.jobs import Meet, Met
 
 log = structlog.get_logger()
-# Workers that speak an older protocol do not know the command.
-_SINCE_PROTOCOL = 2
 
 
 class Meetings:
@@ -66,6 +64,6 @@ def _pair(one: WorkerInfo, other: WorkerInfo) -> tuple[WorkerInfo, WorkerInfo] |
     """Prefill and decode worker, if they are that and might exchange pages."""
     prefill, decode = (one, other) if one.role is Role.PREFILL else (other, one)
     apart = (one.model_digest, one.link) != (other.model_digest, other.link)
-    if apart or (prefill.role, decode.role) != (Role.PREFILL, Role.DECODE) or prefill.protocol < _SINCE_PROTOCOL:
+    if apart or (prefill.role, decode.role) != (Role.PREFILL, Role.DECODE):
         return None
     return prefill, decode

@@ -7,6 +7,7 @@ from typing import Protocol
 from headrace.core.errors import ModelNotFound
 from headrace.core.fleet import WorkerInfo
 from headrace.core.generation import Prompt
+from headrace.core.layout import shown, weights_difference
 from headrace.core.vocabulary import Vocabulary
 from headrace.text.answer_text import Detokenizing
 
@@ -32,15 +33,15 @@ class TextModel(Protocol):
 class ServedModel:
     """max_model_len: the context where no worker says otherwise. created: Unix seconds.
 
-    digest: the only model digest that workers of this name may have; empty takes any, and requests then never
-    mix workers of different digests.
+    weights: digest of its files, the only one that workers of this name may have; empty takes any. Whichever they
+    have, requests never mix workers whose model digests differ.
     """
 
     name: str
     text: TextModel
     max_model_len: int
     created: int
-    digest: bytes = b""
+    weights: bytes = b""
 
 
 class Models:
@@ -60,11 +61,17 @@ class Models:
             )
         return self._served[name]
 
+    def weights(self, name: str) -> bytes:
+        """What workers that serve this name must have; empty if anything, or if the name is unknown."""
+        model = self._served.get(name)
+        return b"" if model is None else model.weights
+
     def misfit(self, info: WorkerInfo) -> str:
         """Why a worker's model is none of these, or ""."""
-        model = self._served.get(info.model)
-        if model is None:
+        if info.model not in self._served:
             return f"serves {info.model}, which this router does not"
-        if model.digest and model.digest != info.model_digest:
-            return f"its {info.model} has digest {info.model_digest.hex()}, not {model.digest.hex()}"
-        return ""
+        wanted = self.weights(info.model)
+        if wanted and not info.weights:
+            return f"does not say of which weights its {info.model} is, and this router's are {shown(wanted)}"
+        differs = weights_difference(info.weights, wanted)
+        return f"and this router serve other models as {info.model}: {differs}" if differs else ""

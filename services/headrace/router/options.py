@@ -14,7 +14,9 @@ class RouterOptions:
     comeback_s: the same once it has lost its worker, which may be on its way back; longer than a lease, after which
     the fleet is one without that worker. refuse_s: how long prompts on which workers died are refused.
     grant_s: how long a decode worker may take to answer a submit. drain_s: how long closing a request waits for its
-    workers to let go of its pages. history: explanations kept. metrics_s: for each worker's exposition.
+    workers to let go of its pages. move_s: what a running request that leaves a worker with its pages may take to go on
+    elsewhere; then it goes without them. relief_s: between two requests that leave a crowded worker.
+    history: explanations kept. metrics_s: for each worker's exposition.
     """
 
     name: str = "router"
@@ -27,5 +29,7 @@ class RouterOptions:
     refuse_s: float = 30.0
     grant_s: float = 10.0
     drain_s: float = 2.0
+    move_s: float = 5.0
+    relief_s: float = 0.25
     history: int = 1000
     metrics_s: float = 2.0

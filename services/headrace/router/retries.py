@@ -15,13 +15,15 @@ MAX_FAILURES = 4
 
 class Fault(Enum):
     """lost: the worker is dead. cut: its stream broke or it stood still, and it may yet be alive. away: the job never
-    left for it. busy: it had no room. failed: it, or what it depends on, could not."""
+    left for it. busy: it had no room. failed: it, or what it depends on, could not. moved: it wanted, or had, to be rid
+    of the job, for no fault of anybody's."""
 
     LOST = "lost"
     CUT = "cut"
     AWAY = "away"
     BUSY = "busy"
     FAILED = "failed"
+    MOVED = "moved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Loss:
 
 
 class AttemptFailed(Exception):
-    """An attempt is over without an ending for the request. worker: where it showed. suspects: who may be to blame.
+    """An attempt is over without an ending for the request. worker: where it showed. suspects: who may be to blame, or
+    where a request that moved should not go.
 
     loss: the worker's absence, where it is one.
     """
@@ -76,6 +79,10 @@ class Retries:
         match failure.fault:
             case Fault.BUSY | Fault.AWAY:
                 # Nothing was begun, so nothing is repeated.
+                return
+            case Fault.MOVED:
+                # What is repeated is not the request's to pay for, and nobody is suspected of anything.
+                self.avoided |= set(failure.suspects)
                 return
             case Fault.LOST:
                 self.excluded |= {failure.worker}

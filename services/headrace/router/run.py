@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import xxhash
 
 from headrace.core.blocks import chain, root_hash
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import DeadlineExceeded, HeadraceError
 from headrace.core.generation import GenerateRequest
 from headrace.core.jobs import JobKey
 from headrace.core.resume import prompt_digest
@@ -24,7 +24,8 @@ from headrace.router.retries import Retries
 class Run:
     """deadline: loop time. alarm: ends the request when it has come. prompt, sampling, answer: set once the request
     is prepared. unread: the caller has a chunk and does not ask for the next. over: the error with which it ended
-    meanwhile, and that the caller has yet to be told."""
+    meanwhile, and that the caller has yet to be told. relieved: it has left a worker because that was crowded.
+    asked_to_move: how often it was told to leave one."""
 
     request: GenerateRequest
     model: ServedModel
@@ -42,11 +43,18 @@ class Run:
     outcome: str = "running"
     unread: bool = False
     over: HeadraceError | None = None
+    relieved: bool = False
+    asked_to_move: int = 0
 
     @property
     def fingerprint(self) -> bytes:
         """What requests have in common that do the same to a worker; the same in every router."""
         return xxhash.xxh3_128(self.model.name.encode() + b"\0" + prompt_digest(self.prompt)).digest()
+
+    @property
+    def late(self) -> DeadlineExceeded:
+        """What its caller is told at the deadline."""
+        return DeadlineExceeded(f"The answer was not complete after {self.request.timeout_s:g} s.")
 
     def explanation(self) -> Explanation:
         """The request's life so far."""

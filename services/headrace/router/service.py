@@ -10,7 +10,7 @@ import structlog
 from headrace.core.blocks import BLOCK_TOKENS
 from headrace.core.commons import Commons
 from headrace.core.errors import HeadraceError
-from headrace.core.fleet import FleetStatus, Role, WorkerInfo
+from headrace.core.fleet import FleetStatus, Role, WorkerInfo, WorkerRef, WorkerState
 from headrace.core.generation import Chunk, GenerateRequest, ModelCard, Prompt, Tokenized
 from headrace.core.jobs import Hello
 from headrace.core.route import Explanation
@@ -24,11 +24,12 @@ from headrace.router.history import History
 from headrace.router.ledger import Ledger
 from headrace.router.merge import Exposition, merge
 from headrace.router.models import Models, ServedModel
+from headrace.router.move import Mover
 from headrace.router.options import RouterOptions
 from headrace.router.prepare import context_of
 from headrace.router.ready import unready
 from headrace.router.standing import Standing
-from headrace.rpc.contracts import PROTOCOL_VERSION
+from headrace.rpc.contracts import OLDEST_PROTOCOL, PROTOCOL_VERSION, agreed, spoken
 from headrace.telemetry.metrics import RouterMetrics
 
 log = structlog.get_logger()
@@ -57,19 +58,26 @@ class Router:
         self._admission = Admission(
             options.queue_limit, options.grace_s, metrics.queued.set, comeback_s=options.comeback_s
         )
-        hello = Hello(options.name, options.worker_token, PROTOCOL_VERSION)
         self._attachments = Attachments(
             roster=roster,
             connect=connect,
-            hello=hello,
+            hello=self._hello,
             fits=self._misfit,
             ledger=self._ledger,
-            on_load=self._admission.wake,
+            on_load=self._room_changed,
             on_change=self._fleet_changed,
+            on_plight=self._wants_rid,
             patience=options.patience,
         )
         self._dispatch = Dispatch(self._attachments, self._admission, self._ledger, match, options.policy)
         self._standing = Standing(commons, options.name, refuse_s=options.refuse_s)
+        self._mover = Mover(
+            runs=lambda: self._conductor.runs,
+            views=lambda: self._dispatch.views,
+            elsewhere=self._dispatch.elsewhere,
+            move_s=options.move_s,
+            relief_s=options.relief_s,
+        )
         self._conductor = Conductor(
             models=self._models,
             states=lambda: self._attachments.states,
@@ -78,6 +86,7 @@ class Router:
             ledger=self._ledger,
             account=Account(metrics, self._history),
             standing=self._standing,
+            mover=self._mover,
             options=options,
         )
 
@@ -113,7 +122,7 @@ class Router:
 
     async def status(self) -> FleetStatus:
         """See `Fleet`."""
-        reason = unready(self._models, self._dispatch.views, self._options.policy)
+        reason = unready(self._models, self._dispatch.views, self._attachments.refused, self._options.policy)
         if self._conductor.draining:
             reason = "The router is stopping."
         waiting = self._admission.waiting
@@ -123,11 +132,16 @@ class Router:
             workers=self._attachments.states,
             requests_running=self._conductor.running - waiting,
             requests_waiting=waiting,
+            refused=self._attachments.refused,
         )
 
     async def explain(self, request: str) -> Explanation:
         """See `Fleet`; a running request's life so far is told too."""
         return self._conductor.explanation(request) or self._history.get(request)
+
+    async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
+        """See `Fleet`."""
+        return self._attachments.drain(worker, grace_s)
 
     async def metrics(self) -> str:
         """See `Fleet`. A worker that does not answer in time, or not in Prometheus's format, is left out."""
@@ -146,15 +160,26 @@ class Router:
         labels = {"worker": info.ref.worker, "role": info.role.value, "incarnation": info.ref.incarnation}
         return Exposition(text, labels)
 
+    def _hello(self, info: WorkerInfo) -> Hello:
+        name, token = self._options.name, self._options.worker_token
+        return Hello(name, token, PROTOCOL_VERSION, OLDEST_PROTOCOL, self._models.weights(info.model))
+
     def _misfit(self, info: WorkerInfo) -> str:
-        if info.protocol != PROTOCOL_VERSION:
-            return f"speaks protocol {info.protocol}, this router {PROTOCOL_VERSION}"
+        if agreed(info.protocol, info.oldest_protocol) is None:
+            return f"speaks {spoken(info.protocol, info.oldest_protocol)} and this router {spoken()}"
         if info.layout.block_tokens % BLOCK_TOKENS:
             return f"its blocks of {info.layout.block_tokens} tokens are no multiple of {BLOCK_TOKENS}"
         return self._models.misfit(info)
+
+    def _wants_rid(self, worker: WorkerRef) -> None:
+        self._mover.see(worker)
+
+    def _room_changed(self) -> None:
+        self._admission.wake()
+        self._mover.wake()
 
     def _fleet_changed(self) -> None:
         attached = Counter(state.info.role for state in self._attachments.states if state.attached)
         for role in Role:
             self._metrics.workers.labels(role.value).set(attached[role])
-        self._admission.wake()
+        self._room_changed()

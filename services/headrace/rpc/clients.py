@@ -10,12 +10,12 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace.core.errors import InternalError, InvalidRequest, RouterLost, Unavailable, WorkerLost
-from headrace.core.fleet import FleetStatus
+from headrace.core.fleet import FleetStatus, WorkerState
 from headrace.core.generation import Chunk, GenerateRequest, ModelCard, Prompt, Tokenized
 from headrace.core.jobs import Command, Report
 from headrace.core.route import Explanation
 from headrace.rpc.codec.attach import decode_report, encode_command
-from headrace.rpc.codec.fleet import decode_status
+from headrace.rpc.codec.fleet import decode_state, decode_status
 from headrace.rpc.codec.generation import (
     decode_chunk,
     decode_models,
@@ -132,6 +132,10 @@ class FleetClient(_Client):
 
     async def explain(self, request: str) -> Explanation:
         return await self._ask(self._stub.Explain, encode_explain(request), decode_explanation)
+
+    async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
+        message = fleet_pb2.DrainRequest(worker=worker, grace_s=grace_s)
+        return await self._ask(self._stub.Drain, message, decode_state)
 
     async def metrics(self) -> str:
         return await self._ask(self._stub.Metrics, fleet_pb2.MetricsRequest(), _exposition)

@@ -7,12 +7,29 @@ implementation, `rpc.clients` is one over a channel. Errors are `HeadraceError` 
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from headrace.core.fleet import FleetStatus
+from headrace.core.fleet import FleetStatus, WorkerState
 from headrace.core.generation import Chunk, GenerateRequest, ModelCard, Prompt, Tokenized
 from headrace.core.jobs import Command, Report
 from headrace.core.route import Explanation
 
+# The newest and the oldest version of the Worker service that this program speaks. Version 1 knew of no range and no
+# weights, and takes only its like.
 PROTOCOL_VERSION = 2
+OLDEST_PROTOCOL = 2
+
+
+def agreed(newest: int, oldest: int) -> int | None:
+    """The version that this program and a peer that speaks `oldest` to `newest` use with each other; None for none.
+
+    oldest: 0 for a peer that speaks no other than its newest.
+    """
+    version = min(newest, PROTOCOL_VERSION)
+    return version if version >= max(oldest or newest, OLDEST_PROTOCOL) else None
+
+
+def spoken(newest: int = PROTOCOL_VERSION, oldest: int = OLDEST_PROTOCOL) -> str:
+    """The versions that somebody speaks, in words; by default those of this program."""
+    return f"protocol {newest}" if oldest in {0, newest} else f"protocols {oldest} to {newest}"
 
 
 class Inference(Protocol):
@@ -39,6 +56,13 @@ class Fleet(Protocol):
         """The route and life of one of the last 1,000 requests. Raises NotFound."""
         ...
 
+    async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
+        """Have a worker leave: it takes no more jobs, its running ones move to others within `grace_s` seconds (0: what
+        the worker was configured with), then its process ends. Returns at once, with the worker as it is then.
+        worker: its name, or name@incarnation, of which the beginning is enough. Raises NotFound if it is not attached.
+        """
+        ...
+
     async def metrics(self) -> str:
         """The router's Prometheus exposition merged with every attached worker's, labelled by worker."""
         ...
@@ -50,7 +74,8 @@ class WorkerService(Protocol):
     def attach(self, commands: AsyncIterator[Command]) -> AsyncIterator[Report]:
         """The standing stream of one router. The first command is Hello, the first report Welcome. When
         `commands` ends or the iterator is closed, every job of this router is aborted.
-        Raises Unauthenticated for a wrong token, InvalidRequest for a protocol it does not speak."""
+        Raises Unauthenticated for a wrong token, InvalidRequest for a protocol it does not speak and for a router whose
+        model has other weights."""
         ...
 
     async def metrics(self) -> str:

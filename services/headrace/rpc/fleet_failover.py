@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from headrace.core.errors import DeadlineExceeded, NotFound, RouterLost
-from headrace.core.fleet import FleetStatus
+from headrace.core.fleet import FleetStatus, WorkerState
 from headrace.core.route import Explanation
 from headrace.rpc.contracts import Fleet
 from headrace.rpc.routers import Door, Routers
@@ -31,6 +31,19 @@ class FailoverFleet(Fleet):
         if seen is None:
             raise self._routers.none()
         return seen
+
+    async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
+        """By a router that has the worker attached; once more for one that leaves already changes nothing."""
+        unknown: NotFound | None = None
+        for door in self._routers.answering():
+            try:
+                state = await self._of(door, lambda fleet: fleet.drain(worker, grace_s))
+            except NotFound as error:
+                unknown = error
+            else:
+                if state is not None:
+                    return state
+        raise unknown or self._routers.none()
 
     async def metrics(self) -> str:
         """One router's, the same one for as long as it answers: counters of two would be taken for resets."""

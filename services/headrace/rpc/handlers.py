@@ -16,7 +16,7 @@ from headrace.core.generation import GenerateRequest
 from headrace.core.jobs import Command
 from headrace.rpc.calls import Calls, Context
 from headrace.rpc.codec.attach import decode_command, encode_report
-from headrace.rpc.codec.fleet import encode_status
+from headrace.rpc.codec.fleet import encode_state, encode_status
 from headrace.rpc.codec.generation import (
     decode_prompt,
     decode_request,
@@ -25,7 +25,7 @@ from headrace.rpc.codec.generation import (
     encode_tokenized,
 )
 from headrace.rpc.codec.route import encode_explanation
-from headrace.rpc.codec.values import token_ids
+from headrace.rpc.codec.values import grace, token_ids
 from headrace.rpc.contracts import Fleet, Inference, WorkerService
 from headrace.rpc.v1 import (
     fleet_pb2,
@@ -81,6 +81,10 @@ class FleetHandlers(fleet_pb2_grpc.FleetServicer):
     async def Explain(self, message: fleet_pb2.ExplainRequest, context: Context) -> fleet_pb2.Explanation:
         async with self._calls.answering("Fleet.Explain", context):
             return encode_explanation(await self._service.explain(message.request))
+
+    async def Drain(self, message: fleet_pb2.DrainRequest, context: Context) -> fleet_pb2.WorkerState:
+        async with self._calls.answering("Fleet.Drain", context):
+            return encode_state(await self._service.drain(message.worker, grace(message.grace_s)))
 
     async def Metrics(self, message: fleet_pb2.MetricsRequest, context: Context) -> fleet_pb2.MetricsText:
         async with self._calls.answering("Fleet.Metrics", context):

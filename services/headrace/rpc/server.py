@@ -15,6 +15,7 @@ from headrace.core.errors import RouterLost, StartupError, Unavailable
 from headrace.rpc.calls import Calls
 from headrace.rpc.contracts import Fleet, Inference, WorkerService
 from headrace.rpc.handlers import FleetHandlers, InferenceHandlers, WorkerHandlers
+from headrace.rpc.health_service import ReasonedHealth
 from headrace.rpc.options import Keepalive, server_options
 from headrace.rpc.v1 import fleet_pb2_grpc, inference_pb2_grpc, worker_pb2_grpc
 
@@ -41,7 +42,7 @@ class Server:
         server: grpc.aio.Server,
         port: int,
         names: tuple[str, ...],
-        checks: Any,
+        checks: ReasonedHealth,
         calls: Calls,
     ) -> None:
         self.port = port
@@ -50,8 +51,10 @@ class Server:
         self._checks = checks
         self._calls = calls
 
-    async def set_ready(self, ready: bool) -> None:
-        """What health checks answer, for the whole server ("") and for each of its services."""
+    async def set_ready(self, ready: bool, reason: str = "") -> None:
+        """What health checks answer, for the whole server ("") and for each of its services. reason: why it is not
+        ready, as the end of a sentence about it."""
+        self._checks.reason = "" if ready else reason
         status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *self._names):
             await self._checks.set(name, status)
@@ -91,7 +94,7 @@ async def serve(
     for offer in offers:
         offer.add(offer.handlers(offer.service, calls), server)
     names = tuple(f"headrace.rpc.v1.{offer.name}" for offer in offers)
-    checks = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    checks = ReasonedHealth()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     running = Server(server, _listen(server, address), names, checks, calls)

@@ -235,6 +235,9 @@ class RouterMetrics:
         )
         self.queued = Gauge("headrace_router_queue", "Requests waiting for a dispatch credit.", registry=add)
         self.retries = Counter("headrace_attempt_retries", "Attempts begun again.", ["cause"], registry=add)
+        self.relocations = Counter(
+            "headrace_relocations", "Running requests that went on elsewhere with their pages.", registry=add
+        )
         self.workers = Gauge("headrace_workers", "Attached workers.", ["role"], registry=add)
         self.redis_up = Gauge("headrace_redis_up", "1 while Redis answers, 0 while it is away.", registry=add)
         self.times = RequestTimes(self.registry)

@@ -29,6 +29,8 @@ def show(options: StatusOptions) -> int:
             for worker in status["workers"]:
                 if unready := worker["load"].get("unready"):
                     print(f"{worker['info']['ref']['worker']} is not ready: {unready}.")
+        for worker in status.get("refused", []):  # a router of an earlier version does not say
+            print(f"{worker['info']['ref']['worker']} is refused: it {worker['reason']}.")
         print(_summary(status))
     return 0 if status["ready"] else 1
 

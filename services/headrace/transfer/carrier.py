@@ -52,11 +52,13 @@ class CarrierHealth:
 
     free_slabs: of the side, sending or receiving, that has fewer: so many more transfers can begin at once.
     quarantined_slabs: of both sides. rebuilds: how often the link was replaced since the carrier started.
+    bytes_s: what peers took a second lately, while anything was under way to them; 0: not measured.
     """
 
     free_slabs: int
     quarantined_slabs: int
     rebuilds: int
+    bytes_s: float = 0.0
 
 
 Told = Callable[[str, float], None]
@@ -83,7 +85,9 @@ class Carrier(Protocol):
         ...
 
     def receive(self, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:
-        """Expect a ticket's blocks; blocks[i] is the page id for the ticket's i-th block, held by the caller."""
+        """Expect a ticket's blocks; blocks[i] is where the ticket's i-th wire block goes, in pages held by the caller.
+
+        Wire blocks are numbered in pages as `neutral.wire_blocks` does; of equal page sizes that is the page's id."""
         ...
 
     def send(self, ticket: Ticket, timeout_s: float) -> None:
@@ -91,7 +95,7 @@ class Carrier(Protocol):
         ...
 
     def advance(self, transfer: bytes, blocks: tuple[int, ...]) -> None:
-        """The ticket's first len(blocks) blocks are computed and stand in these pages; send what is new."""
+        """The ticket's first len(blocks) wire blocks are computed and stand in these; send what is new."""
         ...
 
     def cancel(self, transfer: bytes, *, lost: bool = False) -> None:

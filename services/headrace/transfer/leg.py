@@ -170,7 +170,7 @@ class Leg(ABC):
                 side=self.side,
                 status=status,
                 verified_blocks=blocks,
-                payload_bytes=blocks * self.ticket.layout.block_bytes,
+                payload_bytes=blocks * self.ticket.wire.block_bytes,
                 seconds=self.site.clock() - self.began,
                 error=error,
                 messages=self.messages,

@@ -91,7 +91,7 @@ class Outbound(Leg):
     def land(self, index: int) -> None:
         flight = self.flights[index]
         taken = flight.receipt.state is ReceiptState.DONE
-        self.site.peers.back(self.ticket.address, self._nbytes(flight.unit), self.site.clock() if taken else None)
+        self._back(self._nbytes(flight.unit), taken=taken)
         super().land(index)
 
     def write_off(self) -> None:
@@ -143,7 +143,7 @@ class Outbound(Leg):
             raise
         receipt = self.site.link.send(self.ticket.address, self.frame_id(unit.index), frame)
         self.flights[unit.index] = Flight(unit, slab, receipt, self.site.clock())
-        self.turn = self.site.peers.sent(self.ticket.address, len(frame))
+        self.turn = self._sent(len(frame))
         self._next += 1
         return True
 
@@ -182,11 +182,22 @@ class Outbound(Leg):
             frame = encode_end(self.ticket, End(_END_STATUS[status], self._next, self._digest))
             self.end = self.site.link.send(self.ticket.address, self.frame_id(), memoryview(frame))
             self._end_began = self.site.clock()
-            self.site.peers.sent(self.ticket.address, 0)
+            self._sent(0)
 
     def _note_end(self) -> None:
         """Stop the clock of an End that is settled."""
         if self._end_began < NEVER and self.end is not None and not self.end.pending:
             taken = self.end.state is ReceiptState.DONE
-            self.site.peers.back(self.ticket.address, 0, self.site.clock() if taken else None)
+            self._back(0, taken=taken)
             self._end_began = NEVER
+
+    def _sent(self, nbytes: int) -> int:
+        """A frame is under way. Returns the number of the turn."""
+        self.site.throughput.sent(self.site.clock())
+        return self.site.peers.sent(self.ticket.address, nbytes)
+
+    def _back(self, nbytes: int, *, taken: bool) -> None:
+        """A frame is not under way any more."""
+        taken_at = self.site.clock() if taken else None
+        self.site.throughput.back(nbytes, taken_at)
+        self.site.peers.back(self.ticket.address, nbytes, taken_at)

@@ -4,15 +4,17 @@ Owns nothing of a single transfer, and no thread.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.core.pages import PagePort
-from headrace.core.ticket import UNIT_BLOCKS
+from headrace.core.ticket import UNIT_BLOCKS, Ticket
 from headrace.telemetry.metrics import TransferMetrics
 from headrace.transfer.carrier import TransferReport
 from headrace.transfer.link import Link
+from headrace.transfer.neutral import wire_pages
 from headrace.transfer.peers import Patience, Peers
 from headrace.transfer.slabs import SlabPool
+from headrace.transfer.throughput import Throughput
 from headrace.transfer.wire import HEADER_BYTES, Refusal
 
 
@@ -65,10 +67,16 @@ class Site:
     send_slabs: SlabPool
     receive_slabs: SlabPool
     peers: Peers
+    throughput: Throughput
     options: TransferOptions
     metrics: TransferMetrics
     report: Callable[[TransferReport], None]
     clock: Callable[[], float]
+
+    def for_blocks_of(self, ticket: Ticket) -> "Site":
+        """The same for one transfer, whose blocks are the ticket's wire blocks."""
+        pages = wire_pages(self.pages, ticket.wire.block_tokens)
+        return self if pages is self.pages else replace(self, pages=pages)
 
     def frame_bytes(self, block_count: int) -> int:
         """Bytes of a unit's frame: header and payload."""

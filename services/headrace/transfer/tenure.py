@@ -16,6 +16,7 @@ from headrace.transfer.link import LinkFactory
 from headrace.transfer.peers import NEVER, Peers
 from headrace.transfer.site import Site, TransferOptions
 from headrace.transfer.slabs import SlabPool, SlabState
+from headrace.transfer.throughput import Throughput
 from headrace.transfer.transfers import Transfers
 from headrace.transfer.wire import HEADER_BYTES, Refusal
 
@@ -46,6 +47,7 @@ class Tenure:
         self._show_slabs()
         self._show_zeros()
         metrics.inflight.set_function(lambda: float(peers.nbytes))
+        self._throughput = Throughput()
         self.transfers = Transfers(
             Site(
                 link=self.link,
@@ -54,6 +56,7 @@ class Tenure:
                 send_slabs=sending,
                 receive_slabs=receiving,
                 peers=peers,
+                throughput=self._throughput,
                 options=options,
                 metrics=metrics,
                 report=report,
@@ -75,6 +78,11 @@ class Tenure:
     def quarantined_slabs(self) -> int:
         """Of both sides. May be read on any thread."""
         return sum(pool.counts[SlabState.QUARANTINED] for pool in self._pools)
+
+    @property
+    def bytes_s(self) -> float:
+        """What peers took a second lately. May be read on any thread."""
+        return self._throughput.bytes_s
 
     def step(self) -> Exception | None:
         """Move every transfer on. Returns why the link must be replaced, if it must."""

@@ -80,7 +80,7 @@ class TransferThread:
         tenure = self._tenure
         if tenure is None or self._broken:
             return CarrierHealth(0, 0, self._rebuilds)
-        return CarrierHealth(tenure.free_slabs, tenure.quarantined_slabs, self._rebuilds)
+        return CarrierHealth(tenure.free_slabs, tenure.quarantined_slabs, self._rebuilds, tenure.bytes_s)
 
     def start(self) -> None:
         """Returns when the link is up and `address` known. Raises StartupError if it cannot be."""

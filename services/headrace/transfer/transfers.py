@@ -40,15 +40,15 @@ class Transfers:
         return min(self._meetings.due, *(leg.due for leg in self._legs.values()), float("inf"))
 
     def receive(self, ticket: Ticket, blocks: tuple[int, ...], timeout_s: float) -> None:
-        def make() -> Leg:
+        def make(site: Site) -> Leg:
             if len(blocks) != ticket.block_count:
                 raise InvalidRequest(f"{len(blocks)} pages are no place for {ticket.block_count} blocks.")
-            return Inbound(self._site, ticket, blocks, timeout_s)
+            return Inbound(site, ticket, blocks, timeout_s)
 
         self._open(ticket, Side.RECEIVER, make)
 
     def send(self, ticket: Ticket, timeout_s: float) -> None:
-        self._open(ticket, Side.SENDER, lambda: Outbound(self._site, ticket, timeout_s))
+        self._open(ticket, Side.SENDER, lambda site: Outbound(site, ticket, timeout_s))
 
     def advance(self, transfer: bytes, blocks: tuple[int, ...]) -> None:
         leg = self._legs.get((transfer, Side.SENDER))
@@ -122,7 +122,7 @@ class Transfers:
         except Exception:
             _log_crash(leg)
 
-    def _open(self, ticket: Ticket, side: Side, make: Callable[[], Leg]) -> None:
+    def _open(self, ticket: Ticket, side: Side, make: Callable[[Site], Leg]) -> None:
         known = self._legs.get((ticket.transfer, side))
         if known is not None and known.open:
             # A report would carry the other's id, and open its fence while it uses its pages.
@@ -134,7 +134,7 @@ class Transfers:
             if known is not None:
                 raise InternalError("A transfer with this id was here before.")
             check_ticket(ticket, self._site.pages.layout, self._site.link_name, self._site.options.unit_blocks)
-            self._legs[ticket.transfer, side] = make()
+            self._legs[ticket.transfer, side] = make(self._site.for_blocks_of(ticket))
         except HeadraceError as error:
             self._refuse(ticket, side, error)
         except Exception as error:

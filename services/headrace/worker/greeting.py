@@ -1,4 +1,4 @@
-"""The first command of an attachment: who the router is, and whether it may attach."""
+"""The first command of an attachment: who the router is, and whether it knows the fleet's token."""
 
 import asyncio
 import hmac
@@ -6,16 +6,15 @@ from collections.abc import AsyncIterator
 
 from headrace.core.errors import DeadlineExceeded, InvalidRequest, Unauthenticated
 from headrace.core.jobs import Command, Hello
-from headrace.rpc.contracts import PROTOCOL_VERSION
 
 _HELLO_S = 10.0
 
 
-async def greet(commands: AsyncIterator[Command], token: str) -> str:
-    """The router's name from its Hello. token: what it must know, empty for none.
+async def greet(commands: AsyncIterator[Command], token: str) -> Hello:
+    """The router's Hello. token: what it must know, empty for none.
 
-    Raises Unauthenticated for a wrong token, InvalidRequest for another protocol or no Hello, DeadlineExceeded for
-    a router that says nothing.
+    Raises Unauthenticated for a wrong token, InvalidRequest for no Hello, DeadlineExceeded for a router that says
+    nothing.
     """
     try:
         async with asyncio.timeout(_HELLO_S):
@@ -26,9 +25,4 @@ async def greet(commands: AsyncIterator[Command], token: str) -> str:
         raise InvalidRequest("The first command of an attachment must be Hello.")
     if token and not hmac.compare_digest(hello.token.encode(), token.encode()):
         raise Unauthenticated("The worker token is wrong.", remedy="Give routers and workers the same token.")
-    if hello.protocol != PROTOCOL_VERSION:
-        raise InvalidRequest(
-            f"The router speaks protocol {hello.protocol}, this worker speaks {PROTOCOL_VERSION}.",
-            remedy="Run the same version of both.",
-        )
-    return hello.router
+    return hello

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headrace.core.fleet import Role, WorkerInfo, WorkerRef
 from headrace.engine.engine import EngineInfo
-from headrace.rpc.contracts import PROTOCOL_VERSION
+from headrace.rpc.contracts import OLDEST_PROTOCOL, PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +33,8 @@ class Identity:
             data_address=data_address,
             protocol=PROTOCOL_VERSION,
             pid=os.getpid(),
+            weights=engine.weights,
+            tensor_parallel=engine.tensor_parallel,
+            recipe=engine.recipe,
+            oldest_protocol=OLDEST_PROTOCOL,
         )

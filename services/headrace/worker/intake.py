@@ -50,7 +50,7 @@ class IntakeLeg(Leg):
         self._cached_tokens = admission.resident_tokens
         self._count_lookup(admission.resident_tokens)
         ticket = self._station.tickets.write(self.job, self._peer, admission.resident_tokens)
-        blocks = admission.blocks[ticket.first_block : ticket.first_block + ticket.block_count]
+        blocks = self._station.tickets.places(ticket, admission.blocks)
         self._ticket = ticket
         self._open(ticket.transfer)
         self._overlap.begins()

@@ -35,7 +35,7 @@ class State(Enum):
     ADDING = "adding"  # before the engine
     RECEIVING = "receiving"  # decode: pages on their way, or all here and not yet activated
     RUNNING = "running"  # in the engine's batches
-    SENDING = "sending"  # prefill: first token told, pages on their way out
+    SENDING = "sending"  # prefill: first token told, export: begun; pages on their way out
     DRAINING = "draining"  # over, but a transfer may still touch its pages: waiting for the fence (I6)
     REMOVING = "removing"  # over, the engine is giving its pages back
     GONE = "gone"
@@ -45,7 +45,7 @@ _OUT = frozenset({State.DRAINING, State.REMOVING})
 
 MOVES: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.ADDING, State.GONE}),
-    State.ADDING: frozenset({State.RECEIVING, State.RUNNING, State.REMOVING, State.GONE}),
+    State.ADDING: frozenset({State.RECEIVING, State.RUNNING, State.SENDING, State.REMOVING, State.GONE}),
     State.RECEIVING: _OUT | {State.RUNNING},
     State.RUNNING: _OUT | {State.SENDING},
     State.SENDING: _OUT,

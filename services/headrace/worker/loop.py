@@ -18,6 +18,7 @@ from prometheus_client import Counter, Histogram
 
 from headrace.core.errors import HeadraceError, InternalError, Unavailable, WorkerLost
 from headrace.engine.engine import Engine, StepOutput
+from headrace.engine.pace import Pace
 
 log = structlog.get_logger()
 
@@ -59,7 +60,7 @@ class EngineLoop:
 
     on_step gets every step's output, on_failure the error of a dead engine, once; both on the event loop.
     check_after_s: how long the engine must have been idle before its pool is recounted, once per idle period.
-    All methods are called on the event loop.
+    pace: how fast steps computed prompts lately. All methods are called on the event loop.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class EngineLoop:
         self._fatal: BaseException | None = None
         self._idle = False
         self._busy_since: float | None = None
+        self.pace = Pace()
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -161,7 +163,9 @@ class EngineLoop:
         output = self._engine.step()
         self._busy_since = None
         if not output.idle:
-            self._step_seconds.observe(time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            self._step_seconds.observe(seconds)
+            self.pace = self.pace.after(output.prompt_tokens, seconds)
         self._idle = output.idle
         self._ahead.acquire()
         self._loop.call_soon_threadsafe(self._deliver, output)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import HeadraceError, Overloaded
 from headrace.core.fleet import Load
-from headrace.core.jobs import Busy, Committed, Ending, Events, Granted, JobKey, Met, Report, TokenEvent
+from headrace.core.jobs import Busy, Committed, Ending, Events, Frozen, Granted, JobKey, Met, Report, TokenEvent
 from headrace.core.logprobs import TokenLogprob
 
 # Replies and endings that one router may leave unread. A router this far behind is gone or broken.
@@ -42,6 +42,7 @@ class Outbox:
         self._replies: list[Granted | Committed | Busy | Met] = []
         self._runs: dict[JobKey, _Run] = {}
         self._endings: list[Ending] = []
+        self._frozen: list[Frozen] = []
         self._load_due = False
         self._sent_load = load
         self._closed = False
@@ -81,6 +82,11 @@ class Outbox:
         self._endings.append(ending)
         self._put()
 
+    def frozen(self, frozen: Frozen) -> None:
+        """It is read behind all tokens of its job."""
+        self._frozen.append(frozen)
+        self._put()
+
     def forget_tokens(self, key: JobKey) -> None:
         """Drop the unread tokens of a job that its router gave up."""
         self._runs.pop(key, None)
@@ -104,7 +110,7 @@ class Outbox:
         self._wake.set()
 
     async def take(self) -> tuple[Report, ...]:
-        """Wait for news and take all of it, an Events last. Empty once closed. Raises the error of `close`."""
+        """Wait for news and take all of it, an Events behind replies. Empty once closed. Raises `close`'s error."""
         while True:
             if self._error is not None:
                 raise self._error
@@ -126,6 +132,7 @@ class Outbox:
             tokens = tuple(run.event(key) for key, run in self._runs.items())
             reports.append(Events(tokens, tuple(self._endings), self._load, self._draining))
             self._sent_load = self._load
+        reports += self._frozen
         self._drop()
         return tuple(reports)
 
@@ -133,9 +140,10 @@ class Outbox:
         self._replies.clear()
         self._runs.clear()
         self._endings.clear()
+        self._frozen.clear()
         self._load_due = False
 
 
-def _choice(load: Load) -> tuple[int, int, int, int, str]:
-    """The part of a load that changes where a router sends its next job."""
-    return (load.running, load.waiting, load.credits, load.quarantined_slabs, load.unready)
+def _choice(load: Load) -> tuple[int, int, int, int, str, tuple[str, ...]]:
+    """The part of a load that changes where a router sends its next job, or has it move one."""
+    return (load.running, load.waiting, load.credits, load.quarantined_slabs, load.unready, load.crowded)

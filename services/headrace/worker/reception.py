@@ -15,7 +15,9 @@ from headrace.core.jobs import (
     Activate,
     Busy,
     Command,
+    Drain,
     Ending,
+    Freeze,
     Hello,
     Job,
     JobKey,
@@ -24,6 +26,8 @@ from headrace.core.jobs import (
     Outcome,
     Submit,
 )
+from headrace.worker.export import ExportLeg
+from headrace.worker.freezing import freeze
 from headrace.worker.handover import HandoverLeg
 from headrace.worker.intake import IntakeLeg
 from headrace.worker.introduction import introduce
@@ -34,15 +38,22 @@ from headrace.worker.outbox import Outbox
 
 log = structlog.get_logger()
 
-_LEGS: dict[JobKind, type[Leg]] = {JobKind.PREFILL: HandoverLeg, JobKind.DECODE: IntakeLeg, JobKind.LOCAL: LocalLeg}
+_LEGS: dict[JobKind, type[Leg]] = {
+    JobKind.PREFILL: HandoverLeg,
+    JobKind.DECODE: IntakeLeg,
+    JobKind.LOCAL: LocalLeg,
+    JobKind.EXPORT: ExportLeg,
+}
 
 
 class Reception:
     """taking: whether new jobs are taken now. fatal: why none ever will be again, None while that is not so.
+    leave: told that the worker is to go, and the seconds of grace that its jobs get.
 
     Of one request a worker runs one job: what is submitted last counts, whichever router says so, because a router
     tries again only when it has given the older attempt up, and another one only when the first was. The newer job
-    begins when the older one's pages are let go, so that those already verified count as resident for it.
+    begins when the older one's pages are let go, so that those already verified count as resident for it. An export
+    ends nothing but other exports of its request, and is taken by a worker that drains: that is how its jobs go on.
     """
 
     def __init__(
@@ -53,12 +64,14 @@ class Reception:
         *,
         taking: Callable[[], bool],
         fatal: Callable[[], HeadraceError | None],
+        leave: Callable[[float], None],
     ) -> None:
         self._station = station
         self._size = size
         self._block_tokens = block_tokens
         self._taking = taking
         self._fatal = fatal
+        self._leave = leave
 
     async def serve(self, commands: AsyncIterator[Command], outbox: Outbox) -> None:
         """Do what the router says until its stream ends; then none of its jobs is wanted any more."""
@@ -87,6 +100,12 @@ class Reception:
                         leg.peer_lost()
             case Meet() as meet:
                 introduce(meet, self._station.carrier, self._station.tickets.link, outbox)
+            case Freeze(key):
+                if leg := self._find(key, outbox):
+                    freeze(leg, self._station.engine)
+            case Drain(grace_s):
+                log.info("worker.leave", router=outbox.router, grace_s=grace_s)
+                self._leave(grace_s)
             case Hello():
                 raise InvalidRequest("Hello comes once, as the first command.")
 
@@ -101,14 +120,15 @@ class Reception:
             log.warning("job.duplicate", job=str(job.key), router=outbox.router)
         elif error := self._fatal():
             self._reject(job, outbox, error)
-        elif live is not None or not self._taking():
+        elif live is not None or not (self._taking() or job.kind is JobKind.EXPORT):
             outbox.reply(Busy(job.key, RETRY_AFTER_S))
         else:
             self._begin(job, outbox)
 
     def _begin(self, job: Job, outbox: Outbox) -> None:
         for older in self._station.legs.of(job.key.request):
-            _supersede(older, outbox)
+            if older.job.kind is JobKind.EXPORT or job.kind is not JobKind.EXPORT:
+                _supersede(older, outbox)
         self._size.see(blocks_for(len(job.tokens), self._block_tokens))
         _LEGS[job.kind](job, outbox, self._station).begin()
 

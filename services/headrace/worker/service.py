@@ -14,15 +14,18 @@ import structlog
 from headrace.core.errors import HeadraceError, Unavailable, WorkerLost
 from headrace.core.fleet import Load, WorkerInfo
 from headrace.core.jobs import Command, JobKey, Outcome, Report, Welcome
+from headrace.core.layout import Descriptor
 from headrace.engine.engine import Engine, StepOutput
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import MakeCarrier, TransferReport
+from headrace.worker.crowding import Crowding
 from headrace.worker.greeting import greet
 from headrace.worker.identity import Identity
 from headrace.worker.jobs import Leg, Station
 from headrace.worker.legs import Legs
 from headrace.worker.load import JobSize, observe, with_credits
 from headrace.worker.loop import EngineLoop
+from headrace.worker.mismatch import Mismatch
 from headrace.worker.outbox import Outbox
 from headrace.worker.reception import Reception
 from headrace.worker.retirement import retire
@@ -42,7 +45,8 @@ class Worker:
     make_carrier: called once, by `start`. token: what routers must say, empty for none. publish: told on the event
     loop which hashes the prefix cache gained and lost; returns at once. check_after_s, stall_s: EngineLoop, Watchdog.
     Life: start -> announce -> attach ... -> [drain] -> [retire] -> stop. When `failed` resolves the worker is of no
-    more use: stop it and end the process.
+    more use: stop it and end the process. When `leaving` does a router asked it to retire within so many seconds (0:
+    within what is usual), and to end the process then.
     """
 
     def __init__(
@@ -65,6 +69,8 @@ class Worker:
         self._publish = publish
         self._check_after_s = check_after_s
         self._watchdog = Watchdog(stall_s, metrics.stalled)
+        self._mismatch = Mismatch(identity.model, engine.info.weights)
+        self._crowding = Crowding()
         self._size = JobSize()
         self._engine_load = Load(free_blocks=engine.info.num_blocks, total_blocks=engine.info.num_blocks)
         self._outboxes: set[Outbox] = set()
@@ -77,6 +83,7 @@ class Worker:
         """Open the carrier, then run the engine. Raises what opening the carrier raises; nothing is left then."""
         self._event_loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[BaseException] = self._event_loop.create_future()
+        self.leaving: asyncio.Future[float] = self._event_loop.create_future()
         self._carrier = self._make_carrier(self._engine.pages, self._on_report)
         await asyncio.to_thread(self._carrier.start)
         self._slabs = self._carrier.health.free_slabs  # nothing is under way yet
@@ -88,9 +95,9 @@ class Worker:
             pool_checks=self._metrics.pool_checks,
             check_after_s=self._check_after_s,
         )
-        info = self._engine.info
-        who = self._identity
-        tickets = TicketOffice(who.ref, info.model_digest, info.layout, who.link, lambda: self._carrier.address)
+        info, who = self._engine.info, self._identity
+        kv = Descriptor(info.model_digest, info.layout, info.weights, info.recipe)
+        tickets = TicketOffice(who.ref, kv, who.link, lambda: self._carrier.address)
         self._legs = Legs()
         self._metrics.live.set_function(lambda: float(len(self._legs)))
         self._reception = Reception(
@@ -99,6 +106,7 @@ class Worker:
             info.layout.block_tokens,
             taking=lambda: not (self._draining or self._watchdog.obstacle),
             fatal=lambda: self._fatal,
+            leave=self._leave,
         )
         self._engine_loop.start()
 
@@ -112,10 +120,16 @@ class Worker:
     @property
     def ready(self) -> bool:
         """It takes new jobs."""
-        return self._info is not None and not (self._draining or self.failed.done() or self._watchdog.obstacle)
+        return self._info is not None and not (self._draining or self.failed.done() or self.obstacle)
+
+    @property
+    def obstacle(self) -> str:
+        """Why it takes no jobs though it could be asked for some, as "its engine ..."; "" if it does."""
+        return self._watchdog.obstacle or self._mismatch.obstacle
 
     async def watch(self, tell: Callable[[bool], Awaitable[None]]) -> None:
-        """Until cancelled, notice when the engine stands still or goes on, and `tell` whether the worker is ready."""
+        """Until cancelled, notice when the engine stands still or goes on and when no router can use this worker, and
+        `tell` whether it is ready."""
 
         async def changed() -> None:
             self._tell_load(settled=True)
@@ -125,13 +139,24 @@ class Worker:
             self._tell_load(settled=False)  # peers let go of slabs without a step here
             return self._engine_loop.busy_s
 
-        await self._watchdog.run(busy_s, changed)
+        async with asyncio.TaskGroup() as watching:
+            watching.create_task(self._watchdog.run(busy_s, changed))
+            watching.create_task(self._mismatch.watch(changed))
 
     @property
     def load(self) -> Load:
-        quarantined = self._carrier.health.quarantined_slabs
+        health = self._carrier.health
+        quarantined = health.quarantined_slabs
+        load = replace(
+            self._engine_load,
+            quarantined_slabs=quarantined,
+            unready=self.obstacle,
+            prefill_tokens_s=self._engine_loop.pace.prompt_tokens_s,
+            transfer_bytes_s=health.bytes_s,
+            crowded=self._crowding.crowded(self._event_loop.time()),
+        )
         return with_credits(
-            replace(self._engine_load, quarantined_slabs=quarantined, unready=self._watchdog.obstacle),
+            load,
             live=len(self._legs),
             max_jobs=self._engine.info.max_jobs,
             blocks_per_job=self._size.blocks,
@@ -149,6 +174,10 @@ class Worker:
             self._draining = True
             log.info("worker.drain", jobs=len(self._legs))
             self._tell_load(settled=True)
+
+    def _leave(self, grace_s: float) -> None:
+        if not self.leaving.done():
+            self.leaving.set_result(grace_s)
 
     async def drained(self) -> None:
         """Return once no job holds anything here."""
@@ -174,8 +203,11 @@ class Worker:
 
     async def attach(self, commands: AsyncIterator[Command]) -> AsyncIterator[Report]:
         info = self._known_info()
-        outbox = Outbox(await greet(commands, self._token), self.load)
+        hello = await greet(commands, self._token)
+        self._mismatch.require_fit(hello, alone=not self._outboxes)
+        outbox = Outbox(hello.router, self.load)
         self._outboxes.add(outbox)
+        self._tell_load(settled=False)  # one that comes late hears, too, that the worker is leaving
         log.info("router.attach", router=outbox.router)
         reader = asyncio.create_task(self._reception.serve(commands, outbox), name=f"attachment of {outbox.router}")
         try:
@@ -214,6 +246,7 @@ class Worker:
             self._publish(output.stored, output.evicted)
         self._engine_load = output.load
         self._watchdog.see(output)
+        self._crowding.see(output.displaced, self._event_loop.time())
         observe(self._metrics, output)
         self._tell_load(settled=output.idle)
 

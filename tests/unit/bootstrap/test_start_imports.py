@@ -17,7 +17,10 @@ SLOW = ("torch", "ray", "grpc", "redis", "fastapi", "numpy", "httpx")
         # Nothing of a cluster starts before this is imported.
         ("headrace.up", SLOW),
         ("headrace.bootstrap.frontend", ("torch", "ray", "headrace_kernels")),
-        ("headrace.bootstrap.worker", ("torch", "tokenizers", "ray", "fastapi", "httpx", "ucxx", "triton")),
+        (
+            "headrace.bootstrap.worker",
+            ("torch", "tokenizers", "ray", "fastapi", "httpx", "ucxx", "triton", "headrace.chaos"),
+        ),
     ],
 )
 def test_a_process_imports_nothing_slow_that_it_does_not_need_at_once(module: str, slow: tuple[str, ...]) -> None:

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from headrace.bootstrap.check import run as check
-from headrace.config import CheckConfig, FrontendConfig, UpConfig, WorkerConfig, read
+from headrace.config import FrontendConfig, UpConfig, WorkerConfig, read
+from headrace.config_commands import CheckConfig
 from headrace.core.errors import StartupError
 
 DOCUMENT = """

@@ -76,6 +76,22 @@ def test_wrong_sizes_and_blocks_are_refused(make: MakePages, blocks: tuple[int, 
         memory.write(blocks, buffer)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_pages_with_scales_are_whole_pages_to_whoever_moves_them(ranks: int) -> None:
+    layout = KvLayout(layers=3, kv_heads=4, head_dim=8, block_tokens=16, dtype="int8", scale_bytes=16)
+    memory = PageMemory(layout, 4, ranks=ranks)
+    data = bytearray(np.random.default_rng(1).bytes(2 * layout.block_bytes))
+    memory.write((3, 1), memoryview(data))
+    back = bytearray(len(data))
+    memory.read((3, 1), memoryview(back))
+    assert back == data
+    # Each rank has whole heads, each with its scales behind it.
+    heads = np.frombuffer(data, np.uint8).reshape(3, 2, 4, 2 * (16 * 8 + 16))
+    for rank, share in enumerate(memory.shares):
+        own = heads[:, :, rank * 4 // ranks : (rank + 1) * 4 // ranks]
+        assert np.array_equal(share[:, [3, 1]], own.reshape(3, 2, -1))
+
+
 class Fakes:
     """A fake runner over 8 pages."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.core.errors import HeadraceError, NotFound
-from headrace.core.fleet import FleetStatus
+from headrace.core.fleet import FleetStatus, WorkerState
 from headrace.core.generation import (
     ChatPrompt,
     Chunk,
@@ -150,6 +150,7 @@ class ScriptedFleet:
     def __init__(self, inference: ScriptedInference) -> None:
         self._inference = inference
         self.answer: FleetStatus | HeadraceError = FleetStatus(True, "", (), 0, 0)
+        self.drained: list[tuple[str, float]] = []
 
     async def status(self) -> FleetStatus:
         if isinstance(self.answer, HeadraceError):
@@ -161,6 +162,14 @@ class ScriptedFleet:
             raise NotFound(f"Request {request} is not among the last 1,000.")
         moves = (Transition(Phase.RECEIVED, Phase.ROUTED, 1.5),)
         return Explanation(request, MODEL, 5, (), moves, "done", 3, float("inf"))
+
+    async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
+        self.drained.append((worker, grace_s))
+        status = await self.status()
+        found = [state for state in status.workers if state.info.ref.worker == worker]
+        if not found:
+            raise NotFound(f"No worker {worker} is attached.")
+        return found[0]
 
     async def metrics(self) -> str:
         return "# TYPE headrace_workers gauge\nheadrace_workers 2\n"

@@ -112,3 +112,23 @@ async def test_unknown_addresses_answer_in_the_same_shape(method: str, path: str
     assert response.json()["error"]["code"] == code
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert ("allow" in response.headers) == (status == 405)
+
+
+async def test_a_worker_is_drained() -> None:
+    """1. As it is then. 2. With a grace. 3. One that is not there. 4. Browsers cannot be made to ask for it."""
+    async with running() as gateway:
+        gateway.fleet.answer = FleetStatus(True, "", (WORKER,), 0, 0)
+        answer = await gateway.http.post("/v1/fleet/prefill-0/drain", json={})
+        assert answer.json()["info"]["ref"] == {"worker": "prefill-0", "incarnation": "abc"}
+        await gateway.http.post("/v1/fleet/prefill-0/drain", json={"grace_s": 2.5})
+        assert gateway.fleet.drained == [("prefill-0", 0.0), ("prefill-0", 2.5)]
+        assert (await gateway.http.post("/v1/fleet/prefill-1/drain", json={})).status_code == 404
+        gateway.fleet.drained.clear()
+        for body, headers in ((b"{}", {"content-type": "text/plain"}), (b"", {})):
+            refused = await gateway.http.post("/v1/fleet/prefill-0/drain", content=body, headers=headers)
+            assert refused.status_code == 400
+        for grace in (-1, "soon", 1e9):
+            refused = await gateway.http.post("/v1/fleet/prefill-0/drain", json={"grace_s": grace})
+            assert refused.status_code == 400
+            assert refused.json()["error"]["param"] == "grace_s"
+        assert gateway.fleet.drained == []

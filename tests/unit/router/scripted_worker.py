@@ -17,8 +17,11 @@ from headrace.core.jobs import (
     Busy,
     Command,
     Committed,
+    Drain,
     Ending,
     Events,
+    Freeze,
+    Frozen,
     Granted,
     Hello,
     Job,
@@ -90,9 +93,10 @@ def worker_info(name: str, role: Role, incarnation: str = "1", **changes: object
 
 class ScriptedWorker:
     """at: what to do when a point is passed: "submit", "grant", "activate", "token N" (before it is sent), "handover",
-    "commit", "abort", "meet". silent: points at which it says nothing more for that job. cached: what it reports as
-    cached tokens. mute: it reports no logprobs, as a worker would that does not know of them. says_commit: so of
-    commits."""
+    "commit", "abort", "meet", "freeze", "export". silent: points at which it says nothing more for that job. cached:
+    what it reports as cached tokens. mute: it reports no logprobs, as a worker would that does not know of them.
+    says_commit: so of commits. draining: what it says of itself; told to drain, it says so. speeds: what its load says
+    of prefill and transfers. crowded: the requests that it names. lost_kv: tokens of what it freezes without KV."""
 
     def __init__(self, info: WorkerInfo, *, cached: int = 0) -> None:
         self.info = info
@@ -108,6 +112,12 @@ class ScriptedWorker:
         self.exposition = "# HELP toy_jobs Jobs.\n# TYPE toy_jobs gauge\ntoy_jobs 3.0\n"
         self.stop_token: tuple[int, int] | None = None
         self.dead = False
+        self.draining = False
+        self.speeds = (0.0, 0.0)
+        self.crowded: tuple[str, ...] = ()
+        self.frozen: set[JobKey] = set()
+        self.lost_kv = 0
+        self._told: dict[JobKey, int] = {}
         self.mute = False
         self.says_commit = True
         self.hellos = 0
@@ -137,8 +147,9 @@ class ScriptedWorker:
         assert self._out is not None
         self._out.put_nowait(report)
 
-    def report_load(self, *, draining: bool = False) -> None:
-        self.send(Events((), (), self.load, draining))
+    def report_load(self, *, draining: bool | None = None) -> None:
+        self.draining = self.draining if draining is None else draining
+        self.send(Events((), (), self.load, self.draining))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something about this worker to be true."""
@@ -151,7 +162,15 @@ class ScriptedWorker:
     @property
     def load(self) -> Load:
         credits = self.info.max_jobs - len(self.live)
-        return Load(running=len(self.live), total_blocks=self.info.num_blocks, credits=credits)
+        prefill, transfer = self.speeds
+        return Load(
+            running=len(self.live),
+            total_blocks=self.info.num_blocks,
+            credits=0 if self.draining else credits,
+            prefill_tokens_s=prefill,
+            transfer_bytes_s=transfer,
+            crowded=self.crowded,
+        )
 
     @property
     def submits(self) -> list[Job]:
@@ -217,6 +236,10 @@ class ScriptedWorker:
                     self._spawn(self._abort(key))
                 case Meet(peer):
                     self._spawn(self._meet(peer))
+                case Freeze(key):
+                    self._spawn(self._freeze(key))
+                case Drain():
+                    self.report_load(draining=True)
             await self._notify()
 
     async def _serve(self, job: Job) -> None:
@@ -226,6 +249,9 @@ class ScriptedWorker:
             self.busy_times -= 1
             self.send(Busy(job.key, self.retry_after_s))
             return
+        if self.draining and job.kind is not JobKind.EXPORT:
+            self.send(Busy(job.key, self.retry_after_s))
+            return
         self.live[job.key] = job
         match job.kind:
             case JobKind.DECODE:
@@ -233,6 +259,8 @@ class ScriptedWorker:
                     self.send(Granted(job.key, self._ticket(job), 0))
             case JobKind.PREFILL:
                 await self._prefill(job)
+            case JobKind.EXPORT:
+                await self._export(job)
             case JobKind.LOCAL if self.fail_local_with is not None:
                 await self._end(job, Outcome.FAILED, self.fail_local_with)
             case JobKind.LOCAL:
@@ -247,10 +275,24 @@ class ScriptedWorker:
         if await self._pass("handover"):
             await self._end(job, Outcome.HANDED_OVER, note=self.note)
 
+    async def _export(self, job: Job) -> None:
+        assert any(key.request == job.key.request for key in self.frozen), "nothing of the request stands still here"
+        if self.fail_first_with:
+            await self._end(job, Outcome.FAILED, self.fail_first_with.pop(0))
+        elif await self._pass("export"):
+            await self._end(job, Outcome.HANDED_OVER)
+
+    async def _freeze(self, key: JobKey) -> None:
+        """The job tells no more tokens. All it told, and was told, have KV but the last."""
+        self.frozen.add(key)
+        if await self._pass("freeze") and (job := self.live.get(key)):
+            self.send(Frozen(key, job.prompt_len + self._told[key] - 1 - self.lost_kv))
+
     async def _decode(self, job: Job, first_token: int) -> None:
         if not await self._pass("activate"):
             return
         assert first_token == self._pick(job, job.generated)
+        self._told[job.key] = job.generated + 1
         if self.fail_first_with:
             await self._end(job, Outcome.FAILED, self.fail_first_with.pop(0))
             return
@@ -277,8 +319,9 @@ class ScriptedWorker:
         await self._end(job, Outcome.LENGTH)
 
     async def _token(self, job: Job, position: int) -> bool:
-        if not await self._pass(f"token {position}") or job.key not in self.live:
+        if not await self._pass(f"token {position}") or job.key not in self.live or job.key in self.frozen:
             return False
+        self._told[job.key] = position + 1
         cached = self.cached if position == job.generated else 0
         token = self._pick(job, position)
         logprob = logprob_at(job.sampling, token, position)
@@ -291,7 +334,7 @@ class ScriptedWorker:
             () if logprob is None or self.mute else (logprob,),
             prompt_logprobs_of(job) if position == job.generated and not self.mute else (),
         )
-        self.send(Events((event,), (), self.load))
+        self.send(Events((event,), (), self.load, self.draining))
         return True
 
     def _pick(self, job: Job, position: int) -> int:
@@ -312,7 +355,7 @@ class ScriptedWorker:
         self, job: Job, outcome: Outcome, error: HeadraceError | None = None, note: TransferNote | None = None
     ) -> None:
         if self.live.pop(job.key, None) is not None and self._out is not None:
-            self.send(Events((), (Ending(job.key, outcome, error, note),), self.load))
+            self.send(Events((), (Ending(job.key, outcome, error, note),), self.load, self.draining))
         await self._notify()
 
     async def _pass(self, point: str) -> bool:

@@ -25,6 +25,11 @@ def view_of(info: WorkerInfo, *, attached: bool = True, draining: bool = False, 
     return WorkerView(WorkerState(info, Load(**{"credits": 4, **load}), attached, draining))
 
 
+def laid_out(name: str, role: Role, **changes: object) -> WorkerInfo:
+    info = worker_info(name, role)
+    return replace(info, layout=replace(info.layout, **changes))  # type: ignore[arg-type]
+
+
 P, D, L = Role.PREFILL, Role.DECODE, Role.LOCAL
 STALLED = WorkerView(
     WorkerState(worker_info("d1", Role.DECODE), Load(credits=0, unready="its engine stands still"), attached=True)
@@ -163,7 +168,21 @@ def test_avoided_workers_serve_only_when_nothing_else_is_left() -> None:
         ((view("p1", P), view("d1", D, credits=0)), True, "d1@1 (decode) has no dispatch credit"),
         ((view("p1", P), view("d1", D, draining=True)), False, "is draining"),
         ((view("p1", P), STALLED), False, "d1@1 (decode) is not ready: its engine stands still"),
-        ((view("p1", P), view_of(replace(worker_info("d1", D), link="tcp"))), False, "exchange pages"),
+        (
+            (view("p1", P), view_of(replace(worker_info("d1", D), link="tcp"))),
+            False,
+            "exchange pages (disaggregation always): p1@1 and d1@1 do not fit: their links are loopback and tcp",
+        ),
+        (
+            (view("p1", P), view_of(laid_out("d1", D, dtype="bfloat16"))),
+            False,
+            "p1@1 and d1@1 do not fit: their KV pages are of float32 and bfloat16",
+        ),
+        (
+            (view("p1", P), view_of(replace(worker_info("d1", D), model_digest=b"n" * 16))),
+            False,
+            "p1@1 and d1@1 do not fit: their model digests are 646464646464 and 6e6e6e6e6e6e",
+        ),
         ((view_of(replace(worker_info("l1", L), num_blocks=12)),), False, "holds 192 tokens of 200"),
     ],
 )
@@ -184,6 +203,37 @@ def test_a_rolled_out_model_never_mixes_with_the_old_one() -> None:
     assert chosen(choose(ASK, fleet, {}, ALWAYS)) == ("p2", "d2")
 
 
+def test_workers_with_pages_of_different_sizes_are_a_pair() -> None:
+    fleet = (view_of(laid_out("p1", P, block_tokens=48)), view_of(laid_out("d1", D, block_tokens=32)))
+    assert chosen(choose(ASK, fleet, {}, ALWAYS)) == ("p1", "d1")
+    scaled = tuple(
+        view_of(laid_out(name, role, dtype="int8", scale_bytes=4, block_tokens=size))
+        for name, role, size in (("p1", P, 48), ("d1", D, 32))
+    )
+    refusal = choose(ASK, scaled, {}, ALWAYS)
+    assert isinstance(refusal, NoRoute)
+    assert "their pages have 48 and 32 tokens, and pages with scales are not cut" in refusal.reason
+
+
+def test_what_a_decode_worker_holds_counts_in_its_whole_pages() -> None:
+    """A hit of 48 tokens is one page of 32: the other worker, with more of it in pages of 16, has less to receive."""
+    fleet = (view("p1", P), view_of(laid_out("d1", D, block_tokens=32)), view("d2", D))
+    held = {WorkerRef("d1", "1"): 3, WorkerRef("d2", "1"): 3}
+    assert chosen(choose(ASK, fleet, held, ALWAYS)) == ("p1", "d2")
+    assert chosen(choose(ASK, fleet, {**held, WorkerRef("d1", "1"): 4}, ALWAYS)) == ("p1", "d1")
+
+
+def test_a_local_route_says_why_no_pair_was_weighed() -> None:
+    fleet = (view("p1", P), view_of(laid_out("d1", D, dtype="bfloat16")))
+    route = choose(ASK, fleet, {}, AUTO)
+    assert isinstance(route, Route)
+    assert route.prefill is None
+    assert "no pair could have taken it: p1@1 and d1@1 do not fit" in route.reasons[-1]
+    paired = choose(ASK, (view("p1", P), view("d1", D)), {}, NEVER)
+    assert isinstance(paired, Route)
+    assert not any("no pair" in reason for reason in paired.reasons)
+
+
 def test_auto_prefills_few_tokens_where_they_decode() -> None:
     fleet = (view("p1", P), view("d1", D))
     few = replace(ASK, tokens=64)
@@ -195,6 +245,6 @@ def test_auto_prefills_few_tokens_where_they_decode() -> None:
 def test_ready_looks_past_a_full_fleet_but_not_past_an_absent_one() -> None:
     models = [ServedModel(MODEL, ByteText(), 512, 0)]
     full = (view("p1", P, credits=0), view("d1", D, credits=0))
-    assert unready(models, full, ALWAYS) == ""
-    assert "d1" in unready(models, (view("p1", P), view("d1", D, attached=False)), ALWAYS)
-    assert "its engine stands still" in unready(models, (view("p1", P), STALLED), ALWAYS)
+    assert unready(models, full, (), ALWAYS) == ""
+    assert "d1" in unready(models, (view("p1", P), view("d1", D, attached=False)), (), ALWAYS)
+    assert "its engine stands still" in unready(models, (view("p1", P), STALLED), (), ALWAYS)

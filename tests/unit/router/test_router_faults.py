@@ -516,8 +516,9 @@ async def test_a_newer_incarnation_replaces_the_older_and_its_jobs_go_on() -> No
         assert [worker.info.ref.incarnation for worker in status.workers] == ["2"]
 
 
-async def test_a_newer_incarnation_lets_a_draining_one_end_what_it_has() -> None:
-    """1. `l1` drains amid an answer. 2. Its successor takes what is new. 3. The answer ends where it began."""
+async def test_a_newer_incarnation_takes_over_from_a_draining_one() -> None:
+    """1. `l1` drains amid an answer, and its stream is not cut. 2. Its successor goes on with it, and takes what is
+    new. 3. With its stream gone, so is the old one."""
     async with cluster(local=1) as toy:
         old = toy.worker("l1")
         going_on = old.gate("token 3")
@@ -528,13 +529,12 @@ async def test_a_newer_incarnation_lets_a_draining_one_end_what_it_has() -> None
         new = ScriptedWorker(worker_info("l1", Role.LOCAL, "2"))
         await toy.join(new)
         await toy.attached(2)
-        assert ids(await collect(toy, ask("r2"))) == expected(3, 6)
-        assert [job.key.request for job in new.submits] == ["r2"]
-        going_on.set()
         assert ids(await asking) == expected(3, 6)
-        assert [route.decode for route in (await toy.router.explain("r1")).routes] == [old.info.ref]
+        assert [route.decode for route in (await toy.router.explain("r1")).routes] == [old.info.ref, new.info.ref]
+        assert ids(await collect(toy, ask("r2"))) == expected(3, 6)
+        assert [job.key.request for job in new.submits] == ["r1", "r2"]
+        going_on.set()
         await toy.quiet()
-        # With its stream gone, so is the old one.
         old.die()
         status = await toy.status_when(lambda status: len(status.workers) == 1)
         assert status.workers[0].info.ref == new.info.ref

@@ -101,6 +101,15 @@ class ToyCluster:
     def inflight(self, worker: ScriptedWorker) -> Inflight:
         return self.router._ledger.inflight(worker.info.ref)
 
+    def counted(self, name: str, **labels: str) -> float:
+        """What the router's metrics say."""
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    @property
+    def budget(self) -> float:
+        """Retries that are left."""
+        return self.router._standing.retries.left
+
     @property
     def ledger_jobs(self) -> int:
         return self.router._ledger.jobs

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fixtures.eventually import eventually
 
 from headrace.core.errors import NotFound, RouterLost
-from headrace.core.fleet import FleetStatus
+from headrace.core.fleet import FleetStatus, WorkerState
 from headrace.core.generation import Chunk, FinishReason, GenerateRequest, ModelCard, Prompt, Tokenized, Usage
 from headrace.core.resume import ResumePoint
 from headrace.core.route import Explanation
@@ -48,6 +48,7 @@ class ScriptedRouter:
     says: "asyncio.Queue[bool | None]" = field(default_factory=asyncio.Queue)
     known: dict[str, Explanation] = field(default_factory=dict)
     status_now: FleetStatus | Exception = field(default_factory=lambda: FleetStatus(True, "", (), 0, 0))
+    attached: dict[str, WorkerState] = field(default_factory=dict)
     gone: bool = False
     left: int = 0
     closed: bool = False
@@ -99,6 +100,12 @@ class ScriptedRouter:
         if request not in self.known:
             raise NotFound(f"{request} is not here.")
         return self.known[request]
+
+    async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
+        self._answer()
+        if worker not in self.attached:
+            raise NotFound(f"{worker} is not here.")
+        return replace(self.attached[worker], draining=True)
 
     async def metrics(self) -> str:
         self._answer()

@@ -121,7 +121,6 @@ FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     generation.ModelCard: {"created": st.integers(0, 2**62)},
     jobs.JobKey: {"request": st.text(min_size=1, max_size=12)},
     jobs.Job: {
-        "kind": st.sampled_from([kind for kind in jobs.JobKind if kind is not jobs.JobKind.EXPORT]),
         "tokens": TOKENS.filter(bool),
         "prompt_len": st.just(1),
         "timeout_s": SECONDS,
@@ -130,6 +129,7 @@ FIELDS: dict[type, dict[str, st.SearchStrategy[Any]]] = {
     waterfall.TransferNote: {"seconds": SECONDS, "exposed_s": SECONDS},
     jobs.TokenEvent: {"token_ids": TOKENS},
     jobs.Activate: {"first_token": TOKEN},
+    jobs.Drain: {"grace_s": SECONDS},
 }
 
 

@@ -4,8 +4,9 @@ import pytest
 from fixtures.eventually import eventually
 from scripted_router import ScriptedRouter, gateway, lost
 
-from headrace.core.errors import NotFound
-from headrace.core.fleet import FleetStatus
+from headrace.core.errors import NotFound, RouterLost
+from headrace.core.fleet import FleetStatus, Load, Role, WorkerInfo, WorkerRef, WorkerState
+from headrace.core.layout import KvLayout
 from headrace.core.lifecycle import Phase, Transition
 from headrace.core.route import Explanation
 from headrace.rpc.fleet_failover import FailoverFleet
@@ -32,6 +33,25 @@ async def test_the_fleet_is_ready_if_one_router_says_so() -> None:
         assert (await fleet.status()).reason == "no worker yet"
         two.status_now = lost("b:1")
         assert (await fleet.status()).reason == "no worker yet"
+
+
+LAYOUT = KvLayout(layers=2, kv_heads=1, head_dim=4, block_tokens=16, dtype="float32")
+INFO = WorkerInfo(WorkerRef("d1", "1"), Role.DECODE, "w:1", "m", b"m", LAYOUT, 512, 64, 8, "tcp", "w:2", 2, 1)
+
+
+async def test_a_worker_drains_by_any_router_that_has_it() -> None:
+    one, two = ScriptedRouter("a:1"), ScriptedRouter("b:1", attached={"d1": WorkerState(INFO, Load(), attached=True)})
+    async with gateway(one, two) as routers:
+        fleet = FailoverFleet(routers)
+        assert (await fleet.drain("d1", 3.0)).draining
+        with pytest.raises(NotFound, match="d2"):
+            await fleet.drain("d2")
+        two.gone = True
+        with pytest.raises(NotFound, match="d1"):
+            await fleet.drain("d1")
+        one.gone = True
+        with pytest.raises(RouterLost):
+            await fleet.drain("d1")
 
 
 def life(request: str, outcome: str, begun: float, ttft_ms: float) -> Explanation:

@@ -19,9 +19,12 @@ async def test_follows_a_server_from_starting_to_gone() -> None:
         # 2. Ready.
         await server.set_ready(True)
         await check(address, WITHIN_S)
-        # 3. Draining.
+        # 3. Draining, and for a reason that is told.
         await server.set_ready(False)
-        with pytest.raises(Unavailable, match="not ready"):
+        with pytest.raises(Unavailable, match=r"is not ready\.$"):
+            await check(address, WITHIN_S)
+        await server.set_ready(False, "its engine “stands still”")
+        with pytest.raises(Unavailable, match=r"is not ready: its engine “stands still”\.$"):
             await check(address, WITHIN_S)
     finally:
         await server.stop(0.0)

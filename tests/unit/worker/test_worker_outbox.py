@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.errors import Overloaded
 from headrace.core.fleet import Load
-from headrace.core.jobs import Busy, Ending, Events, JobKey, Outcome, TokenEvent
+from headrace.core.jobs import Busy, Ending, Events, Frozen, JobKey, Outcome, TokenEvent
 from headrace.core.logprobs import TokenLogprob
 from headrace.worker.outbox import MAX_UNREAD, Outbox
 
@@ -48,6 +48,16 @@ async def test_a_second_take_goes_on_where_the_first_stopped() -> None:
     await outbox.take()
     outbox.token(A, 1, 1, 11, 0)
     assert await outbox.take() == (Events((TokenEvent(A, 1, 1, (11,)),), (), LOAD),)
+
+
+async def test_a_job_stands_still_behind_its_last_token() -> None:
+    outbox = Outbox("r", LOAD)
+    outbox.frozen(Frozen(A, 12))
+    outbox.token(A, 0, 0, 10, 0)
+    outbox.reply(Busy(B, 1.0))
+    assert await outbox.take() == (Busy(B, 1.0), Events((TokenEvent(A, 0, 0, (10,)),), (), LOAD), Frozen(A, 12))
+    outbox.frozen(Frozen(B, 0))
+    assert await outbox.take() == (Frozen(B, 0),)
 
 
 async def test_tokens_of_an_aborted_job_are_dropped() -> None:

@@ -7,7 +7,10 @@ from headrace.core.jobs import (
     Busy,
     Command,
     Committed,
+    Drain,
     Events,
+    Freeze,
+    Frozen,
     Granted,
     Hello,
     Meet,
@@ -30,83 +33,110 @@ from headrace.rpc.codec.jobs import (
     encode_token_event,
 )
 from headrace.rpc.codec.notes import decode_note, encode_note
-from headrace.rpc.codec.values import part, refusing, token_ids
+from headrace.rpc.codec.values import grace, part, refusing, token_ids
 from headrace.rpc.v1 import worker_pb2 as pb
 
 
 @refusing("The command")
 def encode_command(command: Command) -> pb.Command:
     match command:
-        case Hello(router, token, protocol):
-            return pb.Command(hello=pb.Hello(router=router, token=token, protocol=protocol))
+        case Hello():
+            encoded = pb.Command(hello=_encode_hello(command))
         case Submit(job):
-            return pb.Command(submit=pb.Submit(job=encode_job(job)))
+            encoded = pb.Command(submit=pb.Submit(job=encode_job(job)))
         case Activate(key, first_token):
             (token_id,) = token_ids((first_token,))
-            return pb.Command(activate=pb.Activate(key=encode_key(key), first_token=token_id))
+            encoded = pb.Command(activate=pb.Activate(key=encode_key(key), first_token=token_id))
         case Abort(key, lost):
-            return pb.Command(abort=pb.Abort(key=encode_key(key), lost=lost))
+            encoded = pb.Command(abort=pb.Abort(key=encode_key(key), lost=lost))
         case Meet(peer, link, address):
-            return pb.Command(meet=pb.Meet(peer=encode_ref(peer), link=link, address=address))
+            encoded = pb.Command(meet=pb.Meet(peer=encode_ref(peer), link=link, address=address))
+        case Drain(grace_s):
+            encoded = pb.Command(drain=pb.Drain(grace_s=grace_s))
+        case Freeze(key):
+            encoded = pb.Command(freeze=pb.Freeze(key=encode_key(key)))
+    return encoded
 
 
 def decode_command(message: pb.Command) -> Command:
     match message.WhichOneof("kind"):
         case "hello":
-            return Hello(message.hello.router, message.hello.token, message.hello.protocol)
+            hello = message.hello
+            command: Command = Hello(hello.router, hello.token, hello.protocol, hello.oldest, hello.weights)
         case "submit":
-            return Submit(decode_job(message.submit.job))
+            command = Submit(decode_job(message.submit.job))
         case "activate":
             (token_id,) = token_ids((message.activate.first_token,))
-            return Activate(decode_key(message.activate.key), token_id)
+            command = Activate(decode_key(message.activate.key), token_id)
         case "abort":
-            return Abort(decode_key(message.abort.key), message.abort.lost)
+            command = Abort(decode_key(message.abort.key), message.abort.lost)
         case "meet":
             part(message.meet, "peer")
-            return Meet(decode_ref(message.meet.peer), message.meet.link, message.meet.address)
+            command = Meet(decode_ref(message.meet.peer), message.meet.link, message.meet.address)
+        case "drain":
+            command = Drain(grace(message.drain.grace_s))
+        case "freeze":
+            command = Freeze(decode_key(message.freeze.key))
         case _:
             raise InvalidRequest("A command of a kind that this worker does not know.")
+    return command
+
+
+def _encode_hello(hello: Hello) -> pb.Hello:
+    return pb.Hello(
+        router=hello.router,
+        token=hello.token,
+        protocol=hello.protocol,
+        oldest=hello.oldest,
+        weights=hello.weights,
+    )
 
 
 @refusing("The report")
 def encode_report(report: Report) -> pb.Report:
     match report:
         case Welcome(info, load):
-            return pb.Report(welcome=pb.Welcome(info=encode_info(info), load=encode_load(load)))
+            encoded = pb.Report(welcome=pb.Welcome(info=encode_info(info), load=encode_load(load)))
         case Granted(key, ticket, resident):
             granted = pb.Granted(key=encode_key(key), ticket=encode_ticket(ticket), resident_tokens=resident)
-            return pb.Report(granted=granted)
+            encoded = pb.Report(granted=granted)
         case Committed(key, note):
-            return pb.Report(committed=pb.Committed(key=encode_key(key), note=encode_note(note)))
+            encoded = pb.Report(committed=pb.Committed(key=encode_key(key), note=encode_note(note)))
         case Busy(key, retry_after_s):
-            return pb.Report(busy=pb.Busy(key=encode_key(key), retry_after_s=retry_after_s))
+            encoded = pb.Report(busy=pb.Busy(key=encode_key(key), retry_after_s=retry_after_s))
         case Events():
-            return pb.Report(events=_encode_events(report))
+            encoded = pb.Report(events=_encode_events(report))
         case Met(peer, reason, ms):
-            return pb.Report(met=pb.Met(peer=encode_ref(peer), reason=reason, ms=ms))
+            encoded = pb.Report(met=pb.Met(peer=encode_ref(peer), reason=reason, ms=ms))
+        case Frozen(key, tokens):
+            encoded = pb.Report(frozen=pb.Frozen(key=encode_key(key), tokens=tokens))
+    return encoded
 
 
 def decode_report(message: pb.Report) -> Report:
     match message.WhichOneof("kind"):
         case "welcome":
             part(message.welcome, "info")
-            return Welcome(decode_info(message.welcome.info), decode_load(message.welcome.load))
+            report: Report = Welcome(decode_info(message.welcome.info), decode_load(message.welcome.load))
         case "granted":
             granted = message.granted
             part(granted, "ticket")
-            return Granted(decode_key(granted.key), decode_ticket(granted.ticket), granted.resident_tokens)
+            report = Granted(decode_key(granted.key), decode_ticket(granted.ticket), granted.resident_tokens)
         case "committed":
             part(message.committed, "note")
-            return Committed(decode_key(message.committed.key), decode_note(message.committed.note))
+            report = Committed(decode_key(message.committed.key), decode_note(message.committed.note))
         case "busy":
-            return Busy(decode_key(message.busy.key), message.busy.retry_after_s)
+            report = Busy(decode_key(message.busy.key), message.busy.retry_after_s)
         case "events":
-            return _decode_events(message.events)
+            report = _decode_events(message.events)
         case "met":
             part(message.met, "peer")
-            return Met(decode_ref(message.met.peer), message.met.reason, message.met.ms)
+            report = Met(decode_ref(message.met.peer), message.met.reason, message.met.ms)
+        case "frozen":
+            report = Frozen(decode_key(message.frozen.key), message.frozen.tokens)
         case _:
             raise InvalidRequest("A report of a kind that this router does not know.")
+    return report
 
 
 def _encode_events(events: Events) -> pb.Events:

@@ -1,6 +1,6 @@
 """Codec of workers, their load, and the fleet's status."""
 
-from headrace.core.fleet import FleetStatus, Load, Role, WorkerInfo, WorkerRef, WorkerState
+from headrace.core.fleet import FleetStatus, Load, RefusedWorker, Role, WorkerInfo, WorkerRef, WorkerState
 from headrace.core.layout import KvLayout
 from headrace.rpc.codec.values import EnumCodec, part, refusing
 from headrace.rpc.v1 import fleet_pb2 as pb
@@ -25,11 +25,19 @@ def encode_layout(layout: KvLayout) -> pb.KvLayout:
         head_dim=layout.head_dim,
         block_tokens=layout.block_tokens,
         dtype=layout.dtype,
+        scale_bytes=layout.scale_bytes,
     )
 
 
 def decode_layout(message: pb.KvLayout) -> KvLayout:
-    return KvLayout(message.layers, message.kv_heads, message.head_dim, message.block_tokens, message.dtype)
+    return KvLayout(
+        message.layers,
+        message.kv_heads,
+        message.head_dim,
+        message.block_tokens,
+        message.dtype,
+        message.scale_bytes,
+    )
 
 
 @refusing("The worker")
@@ -48,6 +56,10 @@ def encode_info(info: WorkerInfo) -> pb.WorkerInfo:
         data_address=info.data_address,
         protocol=info.protocol,
         pid=info.pid,
+        weights=info.weights,
+        tensor_parallel=info.tensor_parallel,
+        recipe=info.recipe,
+        oldest_protocol=info.oldest_protocol,
     )
 
 
@@ -68,6 +80,10 @@ def decode_info(message: pb.WorkerInfo) -> WorkerInfo:
         data_address=message.data_address,
         protocol=message.protocol,
         pid=message.pid,
+        weights=message.weights,
+        tensor_parallel=message.tensor_parallel,
+        recipe=message.recipe,
+        oldest_protocol=message.oldest_protocol,
     )
 
 
@@ -82,6 +98,9 @@ def encode_load(load: Load) -> pb.Load:
         credits=load.credits,
         quarantined_slabs=load.quarantined_slabs,
         unready=load.unready,
+        prefill_tokens_s=load.prefill_tokens_s,
+        transfer_bytes_s=load.transfer_bytes_s,
+        crowded=load.crowded,
     )
 
 
@@ -95,6 +114,9 @@ def decode_load(message: pb.Load) -> Load:
         credits=message.credits,
         quarantined_slabs=message.quarantined_slabs,
         unready=message.unready,
+        prefill_tokens_s=message.prefill_tokens_s,
+        transfer_bytes_s=message.transfer_bytes_s,
+        crowded=tuple(message.crowded),
     )
 
 
@@ -120,6 +142,7 @@ def encode_status(status: FleetStatus) -> pb.FleetStatus:
         workers=[encode_state(state) for state in status.workers],
         requests_running=status.requests_running,
         requests_waiting=status.requests_waiting,
+        refused=[pb.RefusedWorker(info=encode_info(one.info), reason=one.reason) for one in status.refused],
     )
 
 
@@ -130,4 +153,10 @@ def decode_status(message: pb.FleetStatus) -> FleetStatus:
         workers=tuple(decode_state(state) for state in message.workers),
         requests_running=message.requests_running,
         requests_waiting=message.requests_waiting,
+        refused=tuple(_decode_refused(one) for one in message.refused),
     )
+
+
+def _decode_refused(message: pb.RefusedWorker) -> RefusedWorker:
+    part(message, "info")
+    return RefusedWorker(decode_info(message.info), message.reason)

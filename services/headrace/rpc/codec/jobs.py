@@ -12,7 +12,7 @@ from headrace.rpc.codec.sampling import decode_logprobs, decode_sampling, encode
 from headrace.rpc.codec.values import EnumCodec, part, refusing, token_ids
 from headrace.rpc.v1 import ticket_pb2, worker_pb2
 
-_KIND = EnumCodec(JobKind, worker_pb2.JobKind, "JOB_KIND_", but=(JobKind.EXPORT,))
+_KIND = EnumCodec(JobKind, worker_pb2.JobKind, "JOB_KIND_")
 _OUTCOME = EnumCodec(Outcome, worker_pb2.Outcome, "OUTCOME_")
 
 
@@ -42,6 +42,7 @@ def encode_ticket(ticket: Ticket) -> ticket_pb2.Ticket:
         unit_blocks=ticket.unit_blocks,
         link=ticket.link,
         address=ticket.address,
+        wire_tokens=ticket.wire_tokens,
     )
 
 
@@ -62,6 +63,7 @@ def decode_ticket(message: ticket_pb2.Ticket) -> Ticket:
         unit_blocks=message.unit_blocks,
         link=message.link,
         address=message.address,
+        wire_tokens=message.wire_tokens,
     )
 
 
@@ -80,6 +82,7 @@ def encode_job(job: Job) -> worker_pb2.Job:
         ticket=encode_ticket(job.ticket) if job.ticket else None,
         peer=encode_ref(job.peer) if job.peer else None,
         priority=job.priority,
+        peer_block_tokens=job.peer_block_tokens,
     )
 
 
@@ -102,6 +105,7 @@ def decode_job(message: worker_pb2.Job) -> Job:
         ticket=decode_ticket(message.ticket) if message.HasField("ticket") else None,
         peer=decode_ref(message.peer) if message.HasField("peer") else None,
         priority=message.priority,
+        peer_block_tokens=message.peer_block_tokens,
     )
 
 

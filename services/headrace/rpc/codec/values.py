@@ -1,6 +1,7 @@
 """What every codec module needs: enums, token ids, required parts, and one refusal for values that do not fit."""
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Sequence
 from contextlib import ContextDecorator
 from enum import Enum
 from typing import Generic, TypeVar, cast
@@ -30,24 +31,16 @@ class refusing(ContextDecorator):
 
 
 class EnumCodec(Generic[E, N]):
-    """Maps the members of a Python enum to a protobuf enum whose names are `prefix` and the member's name.
+    """Maps the members of a Python enum to a protobuf enum whose names are `prefix` and the member's name."""
 
-    but: members that messages have no place for; `encode` refuses them.
-    """
-
-    def __init__(self, members: type[E], messages: type[N], prefix: str, but: Collection[E] = ()) -> None:
+    def __init__(self, members: type[E], messages: type[N], prefix: str) -> None:
         wrapper = cast(EnumTypeWrapper, messages)
         self._name = members.__name__
-        self._numbers = {
-            member: cast(N, wrapper.Value(prefix + member.name)) for member in members if member not in but
-        }
+        self._numbers = {member: cast(N, wrapper.Value(prefix + member.name)) for member in members}
         self._members = {int(number): member for member, number in self._numbers.items()}
 
     def encode(self, member: E) -> N:
-        number = self._numbers.get(member)
-        if number is None:
-            raise InvalidRequest(f"{self._name} {member.value} cannot be sent: messages have no place for it.")
-        return number
+        return self._numbers[member]
 
     def decode(self, number: int) -> E:
         member = self._members.get(number)
@@ -67,3 +60,10 @@ def part(message: Message, field: str) -> None:
     """Raises InvalidRequest unless the submessage `field` is set."""
     if not message.HasField(field):
         raise InvalidRequest(f"{message.DESCRIPTOR.name} lacks its {field}.")
+
+
+def grace(seconds: float) -> float:
+    """`seconds`. Raises InvalidRequest unless they are a number that can be waited for; 0 is the callee's own grace."""
+    if not math.isfinite(seconds) or seconds < 0:
+        raise InvalidRequest("A grace must be a finite number of seconds from 0 on.")
+    return seconds

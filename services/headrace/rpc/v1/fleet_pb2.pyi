@@ -76,6 +76,14 @@ class ExplainRequest(_message.Message):
     request: str
     def __init__(self, request: _Optional[str] = ...) -> None: ...
 
+class DrainRequest(_message.Message):
+    __slots__ = ("worker", "grace_s")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    grace_s: float
+    def __init__(self, worker: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
 class MetricsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -95,21 +103,23 @@ class WorkerRef(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class KvLayout(_message.Message):
-    __slots__ = ("layers", "kv_heads", "head_dim", "block_tokens", "dtype")
+    __slots__ = ("layers", "kv_heads", "head_dim", "block_tokens", "dtype", "scale_bytes")
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     KV_HEADS_FIELD_NUMBER: _ClassVar[int]
     HEAD_DIM_FIELD_NUMBER: _ClassVar[int]
     BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_BYTES_FIELD_NUMBER: _ClassVar[int]
     layers: int
     kv_heads: int
     head_dim: int
     block_tokens: int
     dtype: str
-    def __init__(self, layers: _Optional[int] = ..., kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., block_tokens: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
+    scale_bytes: int
+    def __init__(self, layers: _Optional[int] = ..., kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ..., block_tokens: _Optional[int] = ..., dtype: _Optional[str] = ..., scale_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("ref", "role", "address", "model", "model_digest", "layout", "max_model_len", "num_blocks", "max_jobs", "link", "data_address", "protocol", "pid")
+    __slots__ = ("ref", "role", "address", "model", "model_digest", "layout", "max_model_len", "num_blocks", "max_jobs", "link", "data_address", "protocol", "pid", "weights", "tensor_parallel", "recipe", "oldest_protocol")
     REF_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +133,10 @@ class WorkerInfo(_message.Message):
     DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     ref: WorkerRef
     role: Role
     address: str
@@ -136,10 +150,14 @@ class WorkerInfo(_message.Message):
     data_address: str
     protocol: int
     pid: int
-    def __init__(self, ref: _Optional[_Union[WorkerRef, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., model: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., layout: _Optional[_Union[KvLayout, _Mapping]] = ..., max_model_len: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_jobs: _Optional[int] = ..., link: _Optional[str] = ..., data_address: _Optional[str] = ..., protocol: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+    weights: bytes
+    tensor_parallel: int
+    recipe: str
+    oldest_protocol: int
+    def __init__(self, ref: _Optional[_Union[WorkerRef, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., model: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., layout: _Optional[_Union[KvLayout, _Mapping]] = ..., max_model_len: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_jobs: _Optional[int] = ..., link: _Optional[str] = ..., data_address: _Optional[str] = ..., protocol: _Optional[int] = ..., pid: _Optional[int] = ..., weights: _Optional[bytes] = ..., tensor_parallel: _Optional[int] = ..., recipe: _Optional[str] = ..., oldest_protocol: _Optional[int] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("running", "waiting", "free_blocks", "total_blocks", "cached_blocks", "credits", "quarantined_slabs", "unready")
+    __slots__ = ("running", "waiting", "free_blocks", "total_blocks", "cached_blocks", "credits", "quarantined_slabs", "unready", "prefill_tokens_s", "transfer_bytes_s", "crowded")
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +166,9 @@ class Load(_message.Message):
     CREDITS_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_SLABS_FIELD_NUMBER: _ClassVar[int]
     UNREADY_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_S_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_BYTES_S_FIELD_NUMBER: _ClassVar[int]
+    CROWDED_FIELD_NUMBER: _ClassVar[int]
     running: int
     waiting: int
     free_blocks: int
@@ -156,7 +177,10 @@ class Load(_message.Message):
     credits: int
     quarantined_slabs: int
     unready: str
-    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., free_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., credits: _Optional[int] = ..., quarantined_slabs: _Optional[int] = ..., unready: _Optional[str] = ...) -> None: ...
+    prefill_tokens_s: float
+    transfer_bytes_s: float
+    crowded: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., free_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., credits: _Optional[int] = ..., quarantined_slabs: _Optional[int] = ..., unready: _Optional[str] = ..., prefill_tokens_s: _Optional[float] = ..., transfer_bytes_s: _Optional[float] = ..., crowded: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerState(_message.Message):
     __slots__ = ("info", "load", "attached", "draining")
@@ -170,19 +194,29 @@ class WorkerState(_message.Message):
     draining: bool
     def __init__(self, info: _Optional[_Union[WorkerInfo, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., attached: _Optional[bool] = ..., draining: _Optional[bool] = ...) -> None: ...
 
+class RefusedWorker(_message.Message):
+    __slots__ = ("info", "reason")
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    info: WorkerInfo
+    reason: str
+    def __init__(self, info: _Optional[_Union[WorkerInfo, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class FleetStatus(_message.Message):
-    __slots__ = ("ready", "reason", "workers", "requests_running", "requests_waiting")
+    __slots__ = ("ready", "reason", "workers", "requests_running", "requests_waiting", "refused")
     READY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_RUNNING_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     ready: bool
     reason: str
     workers: _containers.RepeatedCompositeFieldContainer[WorkerState]
     requests_running: int
     requests_waiting: int
-    def __init__(self, ready: _Optional[bool] = ..., reason: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., requests_running: _Optional[int] = ..., requests_waiting: _Optional[int] = ...) -> None: ...
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedWorker]
+    def __init__(self, ready: _Optional[bool] = ..., reason: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., requests_running: _Optional[int] = ..., requests_waiting: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[RefusedWorker, _Mapping]]] = ...) -> None: ...
 
 class Candidate(_message.Message):
     __slots__ = ("worker", "role", "cached_tokens", "running", "waiting", "credits", "score", "chosen", "why")

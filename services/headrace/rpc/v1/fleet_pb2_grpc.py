@@ -49,6 +49,11 @@ class FleetStub:
                 request_serializer=headrace_dot_rpc_dot_v1_dot_fleet__pb2.MetricsRequest.SerializeToString,
                 response_deserializer=headrace_dot_rpc_dot_v1_dot_fleet__pb2.MetricsText.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/headrace.rpc.v1.Fleet/Drain',
+                request_serializer=headrace_dot_rpc_dot_v1_dot_fleet__pb2.DrainRequest.SerializeToString,
+                response_deserializer=headrace_dot_rpc_dot_v1_dot_fleet__pb2.WorkerState.FromString,
+                _registered_method=True)
 
 
 class FleetServicer:
@@ -75,6 +80,14 @@ class FleetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Has a worker leave: it takes no more jobs, its running ones move to others, then its process ends. Answers at once,
+        with the worker as it is then; Status shows how it goes on. NOT_FOUND for one that is not attached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -92,6 +105,11 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.Metrics,
                     request_deserializer=headrace_dot_rpc_dot_v1_dot_fleet__pb2.MetricsRequest.FromString,
                     response_serializer=headrace_dot_rpc_dot_v1_dot_fleet__pb2.MetricsText.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=headrace_dot_rpc_dot_v1_dot_fleet__pb2.DrainRequest.FromString,
+                    response_serializer=headrace_dot_rpc_dot_v1_dot_fleet__pb2.WorkerState.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +193,33 @@ class Fleet:
             '/headrace.rpc.v1.Fleet/Metrics',
             headrace_dot_rpc_dot_v1_dot_fleet__pb2.MetricsRequest.SerializeToString,
             headrace_dot_rpc_dot_v1_dot_fleet__pb2.MetricsText.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.rpc.v1.Fleet/Drain',
+            headrace_dot_rpc_dot_v1_dot_fleet__pb2.DrainRequest.SerializeToString,
+            headrace_dot_rpc_dot_v1_dot_fleet__pb2.WorkerState.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace.rpc.v1 import fleet_pb2 as headrace_dot_rpc_dot_v1_dot_fleet__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cheadrace/rpc/v1/ticket.proto\x12\x0fheadrace.rpc.v1\x1a\x1bheadrace/rpc/v1/fleet.proto\"\xbf\x02\n\x06Ticket\x12\x10\n\x08transfer\x18\x01 \x01(\x0c\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12*\n\x06source\x18\x05 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12*\n\x06target\x18\x06 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12\x14\n\x0cmodel_digest\x18\x07 \x01(\x0c\x12)\n\x06layout\x18\x08 \x01(\x0b\x32\x19.headrace.rpc.v1.KvLayout\x12\x13\n\x0b\x66irst_block\x18\t \x01(\r\x12\x13\n\x0b\x62lock_count\x18\n \x01(\r\x12\x13\n\x0bunit_blocks\x18\x0b \x01(\r\x12\x0c\n\x04link\x18\x0c \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\r \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cheadrace/rpc/v1/ticket.proto\x12\x0fheadrace.rpc.v1\x1a\x1bheadrace/rpc/v1/fleet.proto\"\xd4\x02\n\x06Ticket\x12\x10\n\x08transfer\x18\x01 \x01(\x0c\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12*\n\x06source\x18\x05 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12*\n\x06target\x18\x06 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12\x14\n\x0cmodel_digest\x18\x07 \x01(\x0c\x12)\n\x06layout\x18\x08 \x01(\x0b\x32\x19.headrace.rpc.v1.KvLayout\x12\x13\n\x0b\x66irst_block\x18\t \x01(\r\x12\x13\n\x0b\x62lock_count\x18\n \x01(\r\x12\x13\n\x0bunit_blocks\x18\x0b \x01(\r\x12\x0c\n\x04link\x18\x0c \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\r \x01(\t\x12\x13\n\x0bwire_tokens\x18\x0e \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.rpc.v1.ticket_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TICKET']._serialized_start=79
-  _globals['_TICKET']._serialized_end=398
+  _globals['_TICKET']._serialized_end=419
 # @@protoc_insertion_point(module_scope)

@@ -27,51 +27,57 @@ from headrace.rpc.v1 import inference_pb2 as headrace_dot_rpc_dot_v1_dot_inferen
 from headrace.rpc.v1 import ticket_pb2 as headrace_dot_rpc_dot_v1_dot_ticket__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cheadrace/rpc/v1/worker.proto\x12\x0fheadrace.rpc.v1\x1a\x1bheadrace/rpc/v1/fleet.proto\x1a\x1fheadrace/rpc/v1/inference.proto\x1a\x1cheadrace/rpc/v1/ticket.proto\"\xe4\x01\n\x07\x43ommand\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x16.headrace.rpc.v1.HelloH\x00\x12)\n\x06submit\x18\x02 \x01(\x0b\x32\x17.headrace.rpc.v1.SubmitH\x00\x12-\n\x08\x61\x63tivate\x18\x03 \x01(\x0b\x32\x19.headrace.rpc.v1.ActivateH\x00\x12\'\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x16.headrace.rpc.v1.AbortH\x00\x12%\n\x04meet\x18\x07 \x01(\x0b\x32\x15.headrace.rpc.v1.MeetH\x00\x42\x06\n\x04kind\"\x92\x02\n\x06Report\x12+\n\x07welcome\x18\x01 \x01(\x0b\x32\x18.headrace.rpc.v1.WelcomeH\x00\x12+\n\x07granted\x18\x02 \x01(\x0b\x32\x18.headrace.rpc.v1.GrantedH\x00\x12%\n\x04\x62usy\x18\x03 \x01(\x0b\x32\x15.headrace.rpc.v1.BusyH\x00\x12)\n\x06\x65vents\x18\x04 \x01(\x0b\x32\x17.headrace.rpc.v1.EventsH\x00\x12/\n\tcommitted\x18\x06 \x01(\x0b\x32\x1a.headrace.rpc.v1.CommittedH\x00\x12#\n\x03met\x18\x07 \x01(\x0b\x32\x14.headrace.rpc.v1.MetH\x00\x42\x06\n\x04kind\"8\n\x05Hello\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\r\"+\n\x06Submit\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x14.headrace.rpc.v1.Job\"E\n\x08\x41\x63tivate\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\x13\n\x0b\x66irst_token\x18\x02 \x01(\r\";\n\x05\x41\x62ort\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\x0c\n\x04lost\x18\x02 \x01(\x08\"O\n\x04Meet\x12(\n\x04peer\x18\x01 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12\x0c\n\x04link\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"*\n\x06JobKey\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\xd0\x02\n\x03Job\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12&\n\x04kind\x18\x02 \x01(\x0e\x32\x18.headrace.rpc.v1.JobKind\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12\x31\n\x08sampling\x18\x05 \x01(\x0b\x32\x1f.headrace.rpc.v1.SamplingParams\x12\x0c\n\x04root\x18\x06 \x01(\x0c\x12\x0e\n\x06hashes\x18\x07 \x03(\x0c\x12\x11\n\ttimeout_s\x18\x08 \x01(\x01\x12\x0e\n\x06\x63hoice\x18\t \x01(\r\x12\'\n\x06ticket\x18\n \x01(\x0b\x32\x17.headrace.rpc.v1.Ticket\x12(\n\x04peer\x18\x0b \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12\x10\n\x08priority\x18\x0c \x01(\x11\"Y\n\x07Welcome\x12)\n\x04info\x18\x01 \x01(\x0b\x32\x1b.headrace.rpc.v1.WorkerInfo\x12#\n\x04load\x18\x02 \x01(\x0b\x32\x15.headrace.rpc.v1.Load\"q\n\x07Granted\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\'\n\x06ticket\x18\x02 \x01(\x0b\x32\x17.headrace.rpc.v1.Ticket\x12\x17\n\x0fresident_tokens\x18\x03 \x01(\r\"^\n\tCommitted\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12+\n\x04note\x18\x02 \x01(\x0b\x32\x1d.headrace.rpc.v1.TransferNote\"C\n\x04\x42usy\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\x15\n\rretry_after_s\x18\x02 \x01(\x01\"K\n\x03Met\x12(\n\x04peer\x18\x01 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\n\n\x02ms\x18\x03 \x01(\x01\"\xe7\x01\n\nTokenEvent\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12/\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1d.headrace.rpc.v1.TokenLogprob\x12\x36\n\x0fprompt_logprobs\x18\x07 \x03(\x0b\x32\x1d.headrace.rpc.v1.TokenLogprob\"\xad\x01\n\x06\x45nding\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12)\n\x07outcome\x18\x02 \x01(\x0e\x32\x18.headrace.rpc.v1.Outcome\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.headrace.rpc.v1.Error\x12+\n\x04note\x18\x04 \x01(\x0b\x32\x1d.headrace.rpc.v1.TransferNote\"\x96\x01\n\x06\x45vents\x12+\n\x06tokens\x18\x01 \x03(\x0b\x32\x1b.headrace.rpc.v1.TokenEvent\x12(\n\x07\x65ndings\x18\x02 \x03(\x0b\x32\x17.headrace.rpc.v1.Ending\x12#\n\x04load\x18\x03 \x01(\x0b\x32\x15.headrace.rpc.v1.Load\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08*b\n\x07JobKind\x12\x18\n\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_KIND_PREFILL\x10\x01\x12\x13\n\x0fJOB_KIND_DECODE\x10\x02\x12\x12\n\x0eJOB_KIND_LOCAL\x10\x03*\x8a\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTCOME_STOP\x10\x01\x12\x12\n\x0eOUTCOME_LENGTH\x10\x02\x12\x17\n\x13OUTCOME_HANDED_OVER\x10\x03\x12\x13\n\x0fOUTCOME_ABORTED\x10\x04\x12\x12\n\x0eOUTCOME_FAILED\x10\x05\x32\x93\x01\n\x06Worker\x12?\n\x06\x41ttach\x12\x18.headrace.rpc.v1.Command\x1a\x17.headrace.rpc.v1.Report(\x01\x30\x01\x12H\n\x07Metrics\x12\x1f.headrace.rpc.v1.MetricsRequest\x1a\x1c.headrace.rpc.v1.MetricsTextb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cheadrace/rpc/v1/worker.proto\x12\x0fheadrace.rpc.v1\x1a\x1bheadrace/rpc/v1/fleet.proto\x1a\x1fheadrace/rpc/v1/inference.proto\x1a\x1cheadrace/rpc/v1/ticket.proto\"\xb8\x02\n\x07\x43ommand\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x16.headrace.rpc.v1.HelloH\x00\x12)\n\x06submit\x18\x02 \x01(\x0b\x32\x17.headrace.rpc.v1.SubmitH\x00\x12-\n\x08\x61\x63tivate\x18\x03 \x01(\x0b\x32\x19.headrace.rpc.v1.ActivateH\x00\x12\'\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x16.headrace.rpc.v1.AbortH\x00\x12\'\n\x05\x64rain\x18\x05 \x01(\x0b\x32\x16.headrace.rpc.v1.DrainH\x00\x12)\n\x06\x66reeze\x18\x06 \x01(\x0b\x32\x17.headrace.rpc.v1.FreezeH\x00\x12%\n\x04meet\x18\x07 \x01(\x0b\x32\x15.headrace.rpc.v1.MeetH\x00\x42\x06\n\x04kind\"\xbd\x02\n\x06Report\x12+\n\x07welcome\x18\x01 \x01(\x0b\x32\x18.headrace.rpc.v1.WelcomeH\x00\x12+\n\x07granted\x18\x02 \x01(\x0b\x32\x18.headrace.rpc.v1.GrantedH\x00\x12%\n\x04\x62usy\x18\x03 \x01(\x0b\x32\x15.headrace.rpc.v1.BusyH\x00\x12)\n\x06\x65vents\x18\x04 \x01(\x0b\x32\x17.headrace.rpc.v1.EventsH\x00\x12)\n\x06\x66rozen\x18\x05 \x01(\x0b\x32\x17.headrace.rpc.v1.FrozenH\x00\x12/\n\tcommitted\x18\x06 \x01(\x0b\x32\x1a.headrace.rpc.v1.CommittedH\x00\x12#\n\x03met\x18\x07 \x01(\x0b\x32\x14.headrace.rpc.v1.MetH\x00\x42\x06\n\x04kind\"Y\n\x05Hello\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\x0e\n\x06oldest\x18\x04 \x01(\r\x12\x0f\n\x07weights\x18\x05 \x01(\x0c\"+\n\x06Submit\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x14.headrace.rpc.v1.Job\"E\n\x08\x41\x63tivate\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\x13\n\x0b\x66irst_token\x18\x02 \x01(\r\";\n\x05\x41\x62ort\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\x0c\n\x04lost\x18\x02 \x01(\x08\"O\n\x04Meet\x12(\n\x04peer\x18\x01 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12\x0c\n\x04link\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\x18\n\x05\x44rain\x12\x0f\n\x07grace_s\x18\x01 \x01(\x01\".\n\x06\x46reeze\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\"*\n\x06JobKey\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\xeb\x02\n\x03Job\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12&\n\x04kind\x18\x02 \x01(\x0e\x32\x18.headrace.rpc.v1.JobKind\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x12\n\nprompt_len\x18\x04 \x01(\r\x12\x31\n\x08sampling\x18\x05 \x01(\x0b\x32\x1f.headrace.rpc.v1.SamplingParams\x12\x0c\n\x04root\x18\x06 \x01(\x0c\x12\x0e\n\x06hashes\x18\x07 \x03(\x0c\x12\x11\n\ttimeout_s\x18\x08 \x01(\x01\x12\x0e\n\x06\x63hoice\x18\t \x01(\r\x12\'\n\x06ticket\x18\n \x01(\x0b\x32\x17.headrace.rpc.v1.Ticket\x12(\n\x04peer\x18\x0b \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12\x10\n\x08priority\x18\x0c \x01(\x11\x12\x19\n\x11peer_block_tokens\x18\x0e \x01(\r\"Y\n\x07Welcome\x12)\n\x04info\x18\x01 \x01(\x0b\x32\x1b.headrace.rpc.v1.WorkerInfo\x12#\n\x04load\x18\x02 \x01(\x0b\x32\x15.headrace.rpc.v1.Load\"q\n\x07Granted\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\'\n\x06ticket\x18\x02 \x01(\x0b\x32\x17.headrace.rpc.v1.Ticket\x12\x17\n\x0fresident_tokens\x18\x03 \x01(\r\"^\n\tCommitted\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12+\n\x04note\x18\x02 \x01(\x0b\x32\x1d.headrace.rpc.v1.TransferNote\"C\n\x04\x42usy\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\x15\n\rretry_after_s\x18\x02 \x01(\x01\"K\n\x03Met\x12(\n\x04peer\x18\x01 \x01(\x0b\x32\x1a.headrace.rpc.v1.WorkerRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\n\n\x02ms\x18\x03 \x01(\x01\">\n\x06\x46rozen\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\x0e\n\x06tokens\x18\x02 \x01(\r\"\xe7\x01\n\nTokenEvent\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12/\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1d.headrace.rpc.v1.TokenLogprob\x12\x36\n\x0fprompt_logprobs\x18\x07 \x03(\x0b\x32\x1d.headrace.rpc.v1.TokenLogprob\"\xad\x01\n\x06\x45nding\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.headrace.rpc.v1.JobKey\x12)\n\x07outcome\x18\x02 \x01(\x0e\x32\x18.headrace.rpc.v1.Outcome\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.headrace.rpc.v1.Error\x12+\n\x04note\x18\x04 \x01(\x0b\x32\x1d.headrace.rpc.v1.TransferNote\"\x96\x01\n\x06\x45vents\x12+\n\x06tokens\x18\x01 \x03(\x0b\x32\x1b.headrace.rpc.v1.TokenEvent\x12(\n\x07\x65ndings\x18\x02 \x03(\x0b\x32\x17.headrace.rpc.v1.Ending\x12#\n\x04load\x18\x03 \x01(\x0b\x32\x15.headrace.rpc.v1.Load\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08*w\n\x07JobKind\x12\x18\n\x14JOB_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_KIND_PREFILL\x10\x01\x12\x13\n\x0fJOB_KIND_DECODE\x10\x02\x12\x12\n\x0eJOB_KIND_LOCAL\x10\x03\x12\x13\n\x0fJOB_KIND_EXPORT\x10\x04*\x8a\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTCOME_STOP\x10\x01\x12\x12\n\x0eOUTCOME_LENGTH\x10\x02\x12\x17\n\x13OUTCOME_HANDED_OVER\x10\x03\x12\x13\n\x0fOUTCOME_ABORTED\x10\x04\x12\x12\n\x0eOUTCOME_FAILED\x10\x05\x32\x93\x01\n\x06Worker\x12?\n\x06\x41ttach\x12\x18.headrace.rpc.v1.Command\x1a\x17.headrace.rpc.v1.Report(\x01\x30\x01\x12H\n\x07Metrics\x12\x1f.headrace.rpc.v1.MetricsRequest\x1a\x1c.headrace.rpc.v1.MetricsTextb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.rpc.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBKIND']._serialized_start=2359
-  _globals['_JOBKIND']._serialized_end=2457
-  _globals['_OUTCOME']._serialized_start=2460
-  _globals['_OUTCOME']._serialized_end=2598
+  _globals['_JOBKIND']._serialized_start=2684
+  _globals['_JOBKIND']._serialized_end=2803
+  _globals['_OUTCOME']._serialized_start=2806
+  _globals['_OUTCOME']._serialized_end=2944
   _globals['_COMMAND']._serialized_start=142
-  _globals['_COMMAND']._serialized_end=370
-  _globals['_REPORT']._serialized_start=373
-  _globals['_REPORT']._serialized_end=647
-  _globals['_HELLO']._serialized_start=649
-  _globals['_HELLO']._serialized_end=705
-  _globals['_SUBMIT']._serialized_start=707
-  _globals['_SUBMIT']._serialized_end=750
-  _globals['_ACTIVATE']._serialized_start=752
-  _globals['_ACTIVATE']._serialized_end=821
-  _globals['_ABORT']._serialized_start=823
-  _globals['_ABORT']._serialized_end=882
-  _globals['_MEET']._serialized_start=884
-  _globals['_MEET']._serialized_end=963
-  _globals['_JOBKEY']._serialized_start=965
-  _globals['_JOBKEY']._serialized_end=1007
-  _globals['_JOB']._serialized_start=1010
-  _globals['_JOB']._serialized_end=1346
-  _globals['_WELCOME']._serialized_start=1348
-  _globals['_WELCOME']._serialized_end=1437
-  _globals['_GRANTED']._serialized_start=1439
-  _globals['_GRANTED']._serialized_end=1552
-  _globals['_COMMITTED']._serialized_start=1554
-  _globals['_COMMITTED']._serialized_end=1648
-  _globals['_BUSY']._serialized_start=1650
-  _globals['_BUSY']._serialized_end=1717
-  _globals['_MET']._serialized_start=1719
-  _globals['_MET']._serialized_end=1794
-  _globals['_TOKENEVENT']._serialized_start=1797
-  _globals['_TOKENEVENT']._serialized_end=2028
-  _globals['_ENDING']._serialized_start=2031
-  _globals['_ENDING']._serialized_end=2204
-  _globals['_EVENTS']._serialized_start=2207
-  _globals['_EVENTS']._serialized_end=2357
-  _globals['_WORKER']._serialized_start=2601
-  _globals['_WORKER']._serialized_end=2748
+  _globals['_COMMAND']._serialized_end=454
+  _globals['_REPORT']._serialized_start=457
+  _globals['_REPORT']._serialized_end=774
+  _globals['_HELLO']._serialized_start=776
+  _globals['_HELLO']._serialized_end=865
+  _globals['_SUBMIT']._serialized_start=867
+  _globals['_SUBMIT']._serialized_end=910
+  _globals['_ACTIVATE']._serialized_start=912
+  _globals['_ACTIVATE']._serialized_end=981
+  _globals['_ABORT']._serialized_start=983
+  _globals['_ABORT']._serialized_end=1042
+  _globals['_MEET']._serialized_start=1044
+  _globals['_MEET']._serialized_end=1123
+  _globals['_DRAIN']._serialized_start=1125
+  _globals['_DRAIN']._serialized_end=1149
+  _globals['_FREEZE']._serialized_start=1151
+  _globals['_FREEZE']._serialized_end=1197
+  _globals['_JOBKEY']._serialized_start=1199
+  _globals['_JOBKEY']._serialized_end=1241
+  _globals['_JOB']._serialized_start=1244
+  _globals['_JOB']._serialized_end=1607
+  _globals['_WELCOME']._serialized_start=1609
+  _globals['_WELCOME']._serialized_end=1698
+  _globals['_GRANTED']._serialized_start=1700
+  _globals['_GRANTED']._serialized_end=1813
+  _globals['_COMMITTED']._serialized_start=1815
+  _globals['_COMMITTED']._serialized_end=1909
+  _globals['_BUSY']._serialized_start=1911
+  _globals['_BUSY']._serialized_end=1978
+  _globals['_MET']._serialized_start=1980
+  _globals['_MET']._serialized_end=2055
+  _globals['_FROZEN']._serialized_start=2057
+  _globals['_FROZEN']._serialized_end=2119
+  _globals['_TOKENEVENT']._serialized_start=2122
+  _globals['_TOKENEVENT']._serialized_end=2353
+  _globals['_ENDING']._serialized_start=2356
+  _globals['_ENDING']._serialized_end=2529
+  _globals['_EVENTS']._serialized_start=2532
+  _globals['_EVENTS']._serialized_end=2682
+  _globals['_WORKER']._serialized_start=2947
+  _globals['_WORKER']._serialized_end=3094
 # @@protoc_insertion_point(module_scope)

@@ -16,6 +16,7 @@ class JobKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_KIND_PREFILL: _ClassVar[JobKind]
     JOB_KIND_DECODE: _ClassVar[JobKind]
     JOB_KIND_LOCAL: _ClassVar[JobKind]
+    JOB_KIND_EXPORT: _ClassVar[JobKind]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -29,6 +30,7 @@ JOB_KIND_UNSPECIFIED: JobKind
 JOB_KIND_PREFILL: JobKind
 JOB_KIND_DECODE: JobKind
 JOB_KIND_LOCAL: JobKind
+JOB_KIND_EXPORT: JobKind
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_STOP: Outcome
 OUTCOME_LENGTH: Outcome
@@ -37,44 +39,54 @@ OUTCOME_ABORTED: Outcome
 OUTCOME_FAILED: Outcome
 
 class Command(_message.Message):
-    __slots__ = ("hello", "submit", "activate", "abort", "meet")
+    __slots__ = ("hello", "submit", "activate", "abort", "drain", "freeze", "meet")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     ACTIVATE_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    FREEZE_FIELD_NUMBER: _ClassVar[int]
     MEET_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     submit: Submit
     activate: Activate
     abort: Abort
+    drain: Drain
+    freeze: Freeze
     meet: Meet
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., meet: _Optional[_Union[Meet, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., freeze: _Optional[_Union[Freeze, _Mapping]] = ..., meet: _Optional[_Union[Meet, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("welcome", "granted", "busy", "events", "committed", "met")
+    __slots__ = ("welcome", "granted", "busy", "events", "frozen", "committed", "met")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     MET_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     granted: Granted
     busy: Busy
     events: Events
+    frozen: Frozen
     committed: Committed
     met: Met
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., met: _Optional[_Union[Met, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., met: _Optional[_Union[Met, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("router", "token", "protocol")
+    __slots__ = ("router", "token", "protocol", "oldest", "weights")
     ROUTER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     router: str
     token: str
     protocol: int
-    def __init__(self, router: _Optional[str] = ..., token: _Optional[str] = ..., protocol: _Optional[int] = ...) -> None: ...
+    oldest: int
+    weights: bytes
+    def __init__(self, router: _Optional[str] = ..., token: _Optional[str] = ..., protocol: _Optional[int] = ..., oldest: _Optional[int] = ..., weights: _Optional[bytes] = ...) -> None: ...
 
 class Submit(_message.Message):
     __slots__ = ("job",)
@@ -108,6 +120,18 @@ class Meet(_message.Message):
     address: str
     def __init__(self, peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., link: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
+class Drain(_message.Message):
+    __slots__ = ("grace_s",)
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    grace_s: float
+    def __init__(self, grace_s: _Optional[float] = ...) -> None: ...
+
+class Freeze(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: JobKey
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ...) -> None: ...
+
 class JobKey(_message.Message):
     __slots__ = ("request", "attempt")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -117,7 +141,7 @@ class JobKey(_message.Message):
     def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("key", "kind", "tokens", "prompt_len", "sampling", "root", "hashes", "timeout_s", "choice", "ticket", "peer", "priority")
+    __slots__ = ("key", "kind", "tokens", "prompt_len", "sampling", "root", "hashes", "timeout_s", "choice", "ticket", "peer", "priority", "peer_block_tokens")
     KEY_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +154,7 @@ class Job(_message.Message):
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PEER_BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     key: JobKey
     kind: JobKind
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -142,7 +167,8 @@ class Job(_message.Message):
     ticket: _ticket_pb2.Ticket
     peer: _fleet_pb2.WorkerRef
     priority: int
-    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., kind: _Optional[_Union[JobKind, str]] = ..., tokens: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., timeout_s: _Optional[float] = ..., choice: _Optional[int] = ..., ticket: _Optional[_Union[_ticket_pb2.Ticket, _Mapping]] = ..., peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., priority: _Optional[int] = ...) -> None: ...
+    peer_block_tokens: int
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., kind: _Optional[_Union[JobKind, str]] = ..., tokens: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParams, _Mapping]] = ..., root: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., timeout_s: _Optional[float] = ..., choice: _Optional[int] = ..., ticket: _Optional[_Union[_ticket_pb2.Ticket, _Mapping]] = ..., peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., priority: _Optional[int] = ..., peer_block_tokens: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("info", "load")
@@ -187,6 +213,14 @@ class Met(_message.Message):
     reason: str
     ms: float
     def __init__(self, peer: _Optional[_Union[_fleet_pb2.WorkerRef, _Mapping]] = ..., reason: _Optional[str] = ..., ms: _Optional[float] = ...) -> None: ...
+
+class Frozen(_message.Message):
+    __slots__ = ("key", "tokens")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    key: JobKey
+    tokens: int
+    def __init__(self, key: _Optional[_Union[JobKey, _Mapping]] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class TokenEvent(_message.Message):
     __slots__ = ("key", "choice", "position", "token_ids", "cached_tokens", "logprobs", "prompt_logprobs")

@@ -52,7 +52,8 @@ class WorkerServicer:
 
     def Attach(self, request_iterator, context):
         """The first command is Hello, the first report Welcome. When the stream ends or breaks, every job of this
-        router is aborted. UNAUTHENTICATED for a wrong token, INVALID_ARGUMENT for a protocol it does not speak.
+        router is aborted. UNAUTHENTICATED for a wrong token, INVALID_ARGUMENT for a protocol it does not speak and for
+        a router whose model has other weights.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

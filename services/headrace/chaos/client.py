@@ -1,0 +1,93 @@
+"""A client of the gateway that notes everything it is told, so that whatever is missing, doubled or late shows.
+
+It judges nothing: that is `verdict`'s.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from headrace.chaos.mix import Ask
+
+_DATA = "data: "
+_DONE = "[DONE]"
+_COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer so far. reasons: the finish reasons that came, of which there should be one."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: dict[str, list[Any]] = field(default_factory=lambda: {column: [] for column in _COLUMNS})
+    reasons: list[str] = field(default_factory=list)
+
+    def take(self, said: Mapping[str, Any]) -> None:
+        self.text += said["text"]
+        self.token_ids += said.get("token_ids") or []
+        for column in _COLUMNS:
+            self.logprobs[column] += (said.get("logprobs") or {}).get(column) or []
+        if said["finish_reason"] is not None:
+            self.reasons.append(said["finish_reason"])
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a client was left with. errors: those that were told. done: how often the answer was said to be complete.
+
+    cut: what the connection died of, "" if it did not. late: nothing ended it within its time.
+    """
+
+    choices: dict[int, Choice] = field(default_factory=dict)
+    errors: list[Mapping[str, Any]] = field(default_factory=list)
+    done: int = 0
+    cut: str = ""
+    late: bool = False
+    seconds: float = 0.0
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        if "error" in event:
+            self.errors.append(event["error"] if isinstance(event["error"], dict) else {"message": event["error"]})
+            return
+        for said in event["choices"]:
+            self.choices.setdefault(said["index"], Choice()).take(said)
+
+
+async def ask(client: httpx.AsyncClient, url: str, question: Ask, request_id: str, within_s: float) -> Heard:
+    """Put one request to the door at `url` and hear it to its end, however it ends."""
+    heard = Heard()
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(within_s):
+            await _hear(client, f"{url}/v1/completions", question, request_id, heard)
+    except TimeoutError:
+        heard.late = True
+    except httpx.HTTPError as error:
+        heard.cut = f"{type(error).__name__}: {error}".rstrip(": ")
+    heard.seconds = time.monotonic() - began
+    return heard
+
+
+async def _hear(client: httpx.AsyncClient, url: str, question: Ask, request_id: str, heard: Heard) -> None:
+    headers = {"x-request-id": request_id}
+    async with client.stream("POST", url, json=dict(question.body), headers=headers) as response:
+        if response.status_code != httpx.codes.OK or not question.streams:
+            said = (await response.aread()).decode(errors="replace")
+            try:
+                heard.take(json.loads(said))
+            except ValueError:
+                heard.errors.append({"message": "", "body": said})
+                return
+            heard.done += response.status_code == httpx.codes.OK
+            return
+        async for line in response.aiter_lines():
+            if line == _DATA + _DONE:
+                heard.done += 1
+            elif line.startswith(_DATA):
+                heard.take(json.loads(line.removeprefix(_DATA)))

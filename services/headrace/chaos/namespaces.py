@@ -1,0 +1,141 @@
+"""One network namespace a process, joined by a bridge, and partitions between them.
+
+Owns what it makes on this machine, by a prefix of names and a network, and removes it. Several runs at once have a
+prefix and a network each. Needs root, `ip` and `iptables`.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from headrace.core.errors import StartupError
+
+_NAMESPACES = Path("/run/netns")
+_LOCKS = Path("/run")
+_PLACES = 10
+_COMMAND_S = 20.0
+_OUTSIDE, _FIRST_HOST = 1, 2
+
+
+def obstacle() -> str:
+    """Why there can be no namespaces here; "" if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [tool for tool in ("ip", "iptables") if shutil.which(tool) is None]
+    return f"{' and '.join(missing)} is not installed" if missing else ""
+
+
+class Namespaces:
+    """Those of one run. place: its number among the runs on this machine.
+
+    hosts: address by name. outside: ours, by which all of them reach us. A process runs inside by the words of
+    `inside` before its own.
+    """
+
+    def __init__(self, place: int, names: Sequence[str]) -> None:
+        self._prefix = f"hrc{place}-"
+        self._bridge = f"{self._prefix}bridge"
+        network = f"10.77.{place}"
+        self.outside = f"{network}.{_OUTSIDE}"
+        self.hosts = {name: f"{network}.{_FIRST_HOST + number}" for number, name in enumerate(names)}
+
+    def inside(self, name: str) -> tuple[str, ...]:
+        return ("ip", "netns", "exec", f"{self._prefix}{name}")
+
+    async def cut(self, name: str, others: Iterable[str]) -> None:
+        """Drop every packet between `name` and the others, silently and both ways."""
+        for other in others:
+            for chain, side in (("INPUT", "-s"), ("OUTPUT", "-d")):
+                await _run(*self.inside(name), "iptables", "-w", "-A", chain, side, self.hosts[other], "-j", "DROP")
+
+    async def heal(self, name: str) -> None:
+        """End every partition made at this namespace."""
+        await _run(*self.inside(name), "iptables", "-w", "-F")
+
+    async def make(self) -> None:
+        """Raises StartupError for what the machine refuses."""
+        lines = [
+            f"link add {self._bridge} type bridge",
+            f"addr add {self.outside}/24 dev {self._bridge}",
+            f"link set {self._bridge} up",
+        ]
+        for name in self.hosts:
+            own = f"{self._prefix}{name}"
+            lines += [
+                f"netns add {own}",
+                f"link add {own} type veth peer name eth0 netns {own}",
+                f"link set {own} master {self._bridge} up",
+            ]
+        await _run("ip", "-batch", "-", text="\n".join(lines))
+        for name, address in self.hosts.items():
+            inner = f"addr add {address}/24 dev eth0\nlink set eth0 up\nlink set lo up"
+            await _run("ip", "-n", f"{self._prefix}{name}", "-batch", "-", text=inner)
+
+    async def remove(self) -> None:
+        """Every namespace of the prefix, with what still runs in it, and the bridge. Safe to repeat."""
+        for name in self._left():
+            for pid in (await _run("ip", "netns", "pids", name)).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            await _run("ip", "netns", "del", name)
+        if self._bridge in (name for _, name in socket.if_nameindex()):
+            await _run("ip", "link", "del", self._bridge)
+
+    def _left(self) -> list[str]:
+        return sorted(path.name for path in _NAMESPACES.glob(f"{self._prefix}*"))
+
+
+@asynccontextmanager
+async def namespaces(names: Sequence[str]) -> AsyncIterator[Namespaces]:
+    """One for each name, while the block runs. What an earlier run left at the same place is removed first.
+
+    Raises StartupError for what the machine refuses.
+    """
+    with _place() as place:
+        made = Namespaces(place, names)
+        await made.remove()
+        try:
+            await made.make()
+            yield made
+        finally:
+            await made.remove()
+
+
+@contextlib.contextmanager
+def _place() -> Iterator[int]:
+    """The first that no other run has. It is ours for as long as this process lives."""
+    for place in range(_PLACES):
+        with (_LOCKS / f"headrace-chaos-{place}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            yield place
+            return
+    raise StartupError(f"{_PLACES} other runs have namespaces already.", remedy="Wait until one has ended.")
+
+
+async def _run(*words: str, text: str = "") -> str:
+    process = await asyncio.create_subprocess_exec(
+        *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(_COMMAND_S):
+            out, err = await process.communicate(text.encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise StartupError(
+            f"`{' '.join(words)}` ended with code {process.returncode}: {err.decode().strip()}",
+            remedy="Namespaces need root and CAP_NET_ADMIN; --network=host does without, and parts nobody.",
+        )
+    return out.decode()
