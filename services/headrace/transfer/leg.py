@@ -57,6 +57,7 @@ class Leg(ABC):
         # Looked up once: a unit is counted while bytes wait.
         self._counted_bytes = site.metrics.bytes.labels(self.side.value)
         self._counted_units = site.metrics.units.labels(self.side.value)
+        self._block_bytes = ticket.wire.block_bytes
 
     @property
     def over(self) -> bool:
@@ -151,7 +152,7 @@ class Leg(ABC):
 
     def count(self, unit: Unit) -> None:
         """A unit is where it should be."""
-        self._counted_bytes.inc(unit.block_count * self.ticket.layout.block_bytes)
+        self._counted_bytes.inc(unit.block_count * self._block_bytes)
         self._counted_units.inc()
 
     def frame_id(self, index: int = END_UNIT) -> FrameId:
