@@ -42,9 +42,9 @@ tree: install  ## bring the README's tree up to date
 oracle: install  ## make the reference tokens anew with transformers (minutes)
 	PYTHONPATH=tests $(BIN)/python tests/oracle/make_reference.py $(ARGS)
 
-bench: install  ## time to the first token, KV transfer against a socket, sampling, batch invariance
+bench: install  ## time to the first token, hand-offs against bare links, sampling, batch invariance
 	PYTHONPATH=tests $(BIN)/python tests/bench/first_token.py
-	PYTHONPATH=tests:tests/contract $(BIN)/python tests/bench/transfer.py
+	$(BIN)/headrace bench handoff
 	PYTHONPATH=tests $(BIN)/python tests/bench/sampler.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/batch_invariant.py
 

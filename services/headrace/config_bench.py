@@ -18,15 +18,22 @@ def _workers(name: str) -> Any:
 
 
 class BenchConfig(BaseSettings):
-    """Measure this machine's engine: prompts and answers against what memory and processor can do."""
+    """Measure the engine against what memory and processor can do, or hand-offs of pages against what links can."""
 
     model_config = ProcessConfig.model_config
 
-    action: CliPositionalArg[Literal["engine"]] = Field(description="what is measured")
+    action: CliPositionalArg[Literal["engine", "handoff"]] = Field(description="what is measured")
     model: str = Field(_workers("model"), description="alias, directory, .gguf file or hub id")
     batch: tuple[PositiveInt, ...] = Field((1, 8, 32), description="answers at once, such as 1,8,32")
     context: tuple[PositiveInt, ...] = Field((128, 1024), description="tokens before each answer, such as 128,1024")
     prefill: tuple[PositiveInt, ...] = Field((128, 1024), description="lengths of prompts, such as 128,1024")
+    links: tuple[Literal["ucx", "ucx-posix", "tcp", "nccl", "loopback"], ...] = Field(
+        ("ucx", "ucx-posix", "tcp", "nccl", "loopback"), description="of hand-offs, such as ucx,tcp"
+    )
+    blocks: PositiveInt = Field(160, description="KV blocks of one hand-off")
+    rounds: PositiveInt = Field(9, description="hand-offs a link, and as many times the bare link")
+    prompt: int = Field(2048, ge=0, description="tokens of the prompts behind which hand-offs hide; 0: none")
+    prompts: PositiveInt = Field(3, description="prompts a link, streamed, and as many withheld")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(_workers("dtype"), description="as a worker's")
     kernels: Literal["auto", "native", "torch"] = Field(_workers("kernels"), description="as a worker's")
     cpu_isa: Literal["auto", "avx2", "avx512", "avx512bf16"] = Field(_workers("cpu_isa"), description="as a worker's")

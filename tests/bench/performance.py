@@ -1,9 +1,9 @@
-"""Writes the tables of docs/performance.md: the engine against the machine, a worker's memory, Headrace against peers.
+"""Writes the tables of docs/performance.md: engine, memory, hand-offs against bare links, Headrace against peers.
 
-    python tests/bench/performance.py [--only engine|memory|peers] [--rounds N] [--servers NAME,...] [--more]
+    python tests/bench/performance.py [--only engine|memory|handoff|peers] [--rounds N] [--servers NAME,...] [--more]
 
-Run by `make performance`, on a machine that does nothing else. Engine and memory take two minutes each. The peers' part
-needs two directories in the environment, and is skipped without them:
+Run by `make performance`, on a machine that does nothing else. Engine, memory and hand-offs take two minutes each. The
+peers' part needs two directories in the environment, and is skipped without them:
 
     PEERS_KIT  the kit: compare.py, load.py, peers.toml
     PEERS      the peers' environments, as the kit's setup made them
@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from bench.goals import goals_table, read_goals
 from bench.memory import MISSED
 from bench.peers import asked, compare, peers_table
 
+from headrace.bench import handoff_report
 from headrace.bench.machine import this_machine
-from headrace.bench.report import Report, figures, from_json, head, shares
+from headrace.bench.report import Cells, Report, figures, from_json, head, shares
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -46,11 +48,28 @@ def put(page: str, name: str, text: str) -> str:
 
 def engine_tables(report: Report, day: str) -> str:
     """The report as Markdown, with the day it was made."""
-    lines = [f"Measured on {day}.", "", *(f"- {line}" for line in head(report))]
-    for header, rows in (figures(report), shares(report)):
+    return _tables(head(report), (figures(report), shares(report)), day)
+
+
+def handoff_tables(report: handoff_report.HandoffReport, day: str) -> str:
+    """The same of hand-offs."""
+    cells = (handoff_report.rates(report), handoff_report.overlaps(report))
+    return _tables(handoff_report.head(report), cells, day)
+
+
+def _tables(said: Sequence[str], cells: Sequence[Cells], day: str) -> str:
+    lines = [f"Measured on {day}.", "", *(f"- {line}" for line in said)]
+    for header, rows in cells:
         marks = ["---", *("---:" for _ in header[1:])]
         lines += ["", *(f"| {' | '.join(cells)} |" for cells in (header, marks, *rows))]
     return "\n".join(lines)
+
+
+def measure_handoff(page: str, day: str) -> str:
+    command = [sys.executable, "-m", "headrace.cli", "bench", "handoff", "--json"]
+    print(f"handoff  {' '.join(command[1:])}", file=sys.stderr)
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return put(page, "handoff", handoff_tables(handoff_report.from_json(json.loads(done.stdout)), day))
 
 
 def measure_engine(page: str, day: str) -> str:
@@ -95,7 +114,9 @@ def peers_tables(page: str, report: dict[str, Any], kit: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Writes the tables of docs/performance.md.")
     parser.add_argument("--rounds", type=int, default=3, help="of the peers' part; the tables have medians")
-    parser.add_argument("--only", choices=("engine", "memory", "peers"), help="leave the other parts as they are")
+    parser.add_argument(
+        "--only", choices=("engine", "memory", "handoff", "peers"), help="leave the other parts as they are"
+    )
     parser.add_argument("--servers", default="", help="of the peers' part: only these, names between commas")
     parser.add_argument("--more", action="store_true", help="more rounds for the peers' last report, not a new one")
     wanted = parser.parse_args()
@@ -105,7 +126,9 @@ def main() -> int:
         PAGE.write_text(measure_engine(PAGE.read_text(), today))
     if wanted.only in {None, "memory"}:
         PAGE.write_text(measure_memory(PAGE.read_text(), today, machine.words))
-    if wanted.only in {"engine", "memory"}:
+    if wanted.only in {None, "handoff"}:
+        PAGE.write_text(measure_handoff(PAGE.read_text(), today))
+    if wanted.only in {"engine", "memory", "handoff"}:
         return 0
     kit, peers = os.environ.get("PEERS_KIT"), os.environ.get("PEERS")
     if not kit or not peers:

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 # Of the engine, its border, the kernels and the model.
 SLICE = (
     "tests/unit/engine/test_engine_llama.py",
+    "tests/unit/engine/test_engine_pages.py",
     "tests/unit/engine/test_engine_parallel.py",
     "tests/unit/engine/test_engine_sample_logprobs.py",
     "tests/unit/engine/test_batch_invariance.py::test_the_check_stays_within_a_short_context",
@@ -20,6 +21,7 @@ SLICE = (
     "tests/kernels/test_native_choice.py",
     "tests/kernels/test_native_emulated.py",
     "tests/kernels/test_native_timings.py",
+    "tests/kernels/test_page_copy.py",
     "tests/contract/test_row_kernels.py",
     "tests/contract/test_engine_contract.py::TestLocalJobs::test_life",
     "tests/contract/test_engine_contract.py::TestLocalJobs::test_resuming_equals_going_on",

@@ -1,6 +1,6 @@
 """Page memory: the bytes of all KV pages, and raw access to whole blocks (PagePort).
 
-Owns the memory only. It uses numpy, so that the transfer thread starts no second pool of compute threads.
+Owns the memory only. It uses no torch, so that the transfer thread starts no second pool of compute threads.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from headrace.core.errors import InternalError
 from headrace.core.layout import KvLayout
+from headrace_kernels.page_copy import PageCopy
+from headrace_kernels.room import ALIGNMENT, aligned
 
 
 class PageMemory:
@@ -22,9 +24,11 @@ class PageMemory:
         """memory: zeroed bytes to use instead of new ones, as many as num_blocks blocks have."""
         self._layout = layout
         size = num_blocks * layout.block_bytes
-        self.shares: npt.NDArray[np.uint8] = (np.zeros(size, dtype=np.uint8) if memory is None else memory).reshape(
+        memory = aligned(np.zeros(size + ALIGNMENT, dtype=np.uint8))[:size] if memory is None else memory
+        self.shares: npt.NDArray[np.uint8] = memory.reshape(
             ranks, layout.layers, num_blocks, layout.page_bytes // ranks
         )
+        self._copy = PageCopy(self.bytes)
 
     @property
     def layout(self) -> KvLayout:
@@ -37,12 +41,19 @@ class PageMemory:
         return first
 
     def read(self, blocks: Sequence[int], into: memoryview) -> None:
-        parts = self._shaped(blocks, into)
-        for share, part in zip(self.shares, parts, strict=True):
+        self._check(blocks, into)
+        if len(self.shares) == 1:
+            self._copy.gather(blocks, np.frombuffer(into, np.uint8))
+            return
+        for share, part in zip(self.shares, self._parts(blocks, into), strict=True):
             np.take(share, np.asarray(blocks, dtype=np.intp), axis=1, out=part, mode="clip")
 
     def write(self, blocks: Sequence[int], data: memoryview) -> None:
-        for share, part in zip(self.shares, self._shaped(blocks, data), strict=True):
+        self._check(blocks, data)
+        if len(self.shares) == 1:
+            self._copy.scatter(blocks, np.frombuffer(data, np.uint8))
+            return
+        for share, part in zip(self.shares, self._parts(blocks, data), strict=True):
             share[:, np.asarray(blocks, dtype=np.intp)] = part
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -54,13 +65,16 @@ class PageMemory:
         """Zero blocks whose contents must not reach another sequence, not even masked out (0 x NaN is NaN)."""
         self.shares[:, :, np.asarray(blocks, dtype=np.intp)] = 0
 
-    def _shaped(self, blocks: Sequence[int], buffer: memoryview) -> npt.NDArray[np.uint8]:
-        """The buffer as [rank, layer, block, page_bytes / ranks], a view."""
+    def _check(self, blocks: Sequence[int], buffer: memoryview) -> None:
         count = self.shares.shape[2]
-        if buffer.nbytes != len(blocks) * self._layout.block_bytes or not all(0 <= block < count for block in blocks):
+        inside = min(blocks, default=0) >= 0 and max(blocks, default=-1) < count
+        if buffer.nbytes != len(blocks) * self._layout.block_bytes or not inside:
             raise InternalError(
                 f"{len(blocks)} blocks of {self._layout.block_bytes} bytes do not fit a buffer of {buffer.nbytes}"
                 f" bytes, or one of them is not among the pool's {count}."
             )
+
+    def _parts(self, blocks: Sequence[int], buffer: memoryview) -> npt.NDArray[np.uint8]:
+        """The buffer as [rank, layer, block, page_bytes / ranks], a view."""
         shape = (self._layout.layers, len(blocks), len(self.shares), -1)
         return np.frombuffer(buffer, dtype=np.uint8).reshape(shape).transpose(2, 0, 1, 3)

@@ -118,7 +118,7 @@ class Inbound(Leg):
         self._received.add(unit.index)
         self.land(unit.index)
         self.settled_units += 1
-        self.site.count_unit(self.side, unit.block_count)
+        self.count(unit)
         return True
 
     def _mark_arrived(self) -> None:

@@ -54,6 +54,10 @@ class Leg(ABC):
         self.draining = True
         self.settled_units = 0
         self.turn = 0
+        # Looked up once: a unit is counted while bytes wait.
+        self._counted_bytes = site.metrics.bytes.labels(self.side.value)
+        self._counted_units = site.metrics.units.labels(self.side.value)
+        self._block_bytes = ticket.wire.block_bytes
 
     @property
     def over(self) -> bool:
@@ -145,6 +149,11 @@ class Leg(ABC):
     def land_settled(self) -> None:
         for index in [index for index, flight in self.flights.items() if not flight.receipt.pending]:
             self.land(index)
+
+    def count(self, unit: Unit) -> None:
+        """A unit is where it should be."""
+        self._counted_bytes.inc(unit.block_count * self._block_bytes)
+        self._counted_units.inc()
 
     def frame_id(self, index: int = END_UNIT) -> FrameId:
         return FrameId(self.ticket.transfer, index)

@@ -170,7 +170,7 @@ class Outbound(Leg):
             if flight.receipt.state is ReceiptState.DONE:
                 self.land(index)
                 self._taken.add(index)
-                self.site.count_unit(self.side, flight.unit.block_count)
+                self.count(flight.unit)
         while self.settled_units in self._taken:
             self.settled_units += 1
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from headrace.core.pages import PagePort
 from headrace.core.ticket import UNIT_BLOCKS, Ticket
 from headrace.telemetry.metrics import TransferMetrics
-from headrace.transfer.carrier import Side, TransferReport
+from headrace.transfer.carrier import TransferReport
 from headrace.transfer.link import Link
 from headrace.transfer.neutral import wire_pages
 from headrace.transfer.peers import Patience, Peers
@@ -81,10 +81,6 @@ class Site:
     def frame_bytes(self, block_count: int) -> int:
         """Bytes of a unit's frame: header and payload."""
         return HEADER_BYTES + block_count * self.pages.layout.block_bytes
-
-    def count_unit(self, side: Side, block_count: int) -> None:
-        self.metrics.bytes.labels(side.value).inc(block_count * self.pages.layout.block_bytes)
-        self.metrics.units.labels(side.value).inc()
 
     def count_refused(self, refusal: Refusal) -> None:
         self.metrics.refused.labels(refusal.value).inc()

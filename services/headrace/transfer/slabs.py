@@ -3,10 +3,13 @@
 Owns the buffers and their states. It knows no link: its callers say when a receipt settled.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 
 import numpy as np
+
+# Slabs begin where a cache line does: whole lines are copied out of them.
+_LINE = 64
 
 
 class SlabState(Enum):
@@ -25,7 +28,9 @@ class Slab:
     __slots__ = ("frame", "owner", "state")
 
     def __init__(self, size: int) -> None:
-        self.frame = np.empty(size, dtype=np.uint8).data
+        memory = np.empty(size + _LINE, dtype=np.uint8)
+        begin = -memory.ctypes.data % _LINE
+        self.frame = memory[begin : begin + size].data
         self.state = SlabState.FREE
         self.owner = b""
 
@@ -38,14 +43,13 @@ class SlabPool:
     only a transfer whose units arrive takes more than one, and those come back.
     """
 
-    def __init__(self, count: int, size: int, changed: Callable[[], None]) -> None:
+    def __init__(self, count: int, size: int) -> None:
         """size: bytes of the largest frame. Memory is touched only when a slab is first used."""
         self.slab_bytes = size
         self._slabs = tuple(Slab(size) for _ in range(count))
         self._free = list(reversed(self._slabs))
         self._held: dict[bytes, int] = {}
         self._counts = dict.fromkeys(SlabState, 0) | {SlabState.FREE: count}
-        self._changed = changed
 
     @property
     def counts(self) -> Mapping[SlabState, int]:
@@ -97,4 +101,3 @@ class SlabPool:
         self._counts[slab.state] -= 1
         self._counts[state] += 1
         slab.state = state
-        self._changed()

@@ -23,6 +23,7 @@ _VERSION = 2
 _PRELUDE = struct.Struct("<4sBB2x16s")
 _BODY = struct.Struct("<16sI8s8s16s16sIIIQ16s")
 _END = struct.Struct("<BI16s")
+_CHECKSUM_BYTES = 16
 END_FRAME_BYTES = HEADER_BYTES + _END.size
 
 
@@ -116,13 +117,18 @@ def _verify(ticket: Ticket, kind: Kind, unit: Unit, frame: memoryview) -> bytes 
     body = bytes(frame[_PRELUDE.size : _PRELUDE.size + _BODY.size])
     if proof != _proof(ticket.secret, kind, body):
         return Refusal.SECRET
-    found = _BODY.unpack(body)
-    wanted = _BODY.unpack(_body(ticket, unit, len(frame) - HEADER_BYTES, found[-1]))
-    for name, got, want in zip(_BODY_FIELDS, found, wanted, strict=True):
-        if got != want:
-            return name
+    claimed = body[-_CHECKSUM_BYTES:]
+    wanted = _body(ticket, unit, len(frame) - HEADER_BYTES, claimed)
+    if body != wanted:
+        return _differing(body, wanted)
     checksum = xxhash.xxh3_128(frame[HEADER_BYTES:]).digest()
-    return checksum if checksum == found[-1] else Refusal.CHECKSUM
+    return checksum if checksum == claimed else Refusal.CHECKSUM
+
+
+def _differing(body: bytes, wanted: bytes) -> Refusal:
+    """The first field in which they do."""
+    fields = zip(_BODY_FIELDS, _BODY.unpack(body), _BODY.unpack(wanted), strict=True)
+    return next(name for name, got, want in fields if got != want)
 
 
 _BODY_FIELDS = (

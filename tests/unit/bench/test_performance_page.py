@@ -180,6 +180,7 @@ def test_the_page_has_a_place_for_every_table(tmp_path: Path) -> None:
     page = PAGE.read_text()
     for name in ENGINES:
         page = put(page, f"engine {name}", f"the engine in {name}")
+    page = put(page, "handoff", "every link")
     page = put(page, "memory", memory_table("| a worker's peak |\n", "2026-11-30", "two cores"))
     assert "Measured on 2026-11-30, on two cores.\n\n| a worker's peak |\n<!-- /memory -->" in page
     made = {"date": "2026-11-30", "load_average_before": 0.25, "machine": "two cores", "versions": {"headrace": "1"}}
