@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import torch
 from fixtures.random_gguf import CONTEXT, INNER, KV_HEADS, LAYERS, WIDTH, write_random
 from fixtures.tiny_model import CONFIG, tiny_files
@@ -33,12 +32,10 @@ LAYER_VALUES = LAYERS * (2 * WIDTH * WIDTH + 2 * WIDTH * (WIDTH // 4 * KV_HEADS)
 
 
 @pytest.fixture(autouse=True)
-def _process_as_it_was() -> Iterator[None]:
-    """A command has a process to itself and leaves its log and torch's threads as it set them."""
-    logging, threads = structlog.get_config(), torch.get_num_threads()
-    with structlog.contextvars.bound_contextvars(process="test"):
-        yield
-    structlog.configure(**logging)
+def _threads_as_they_were() -> Iterator[None]:
+    """A command has a process to itself and leaves torch's threads as it set them."""
+    threads = torch.get_num_threads()
+    yield
     torch.set_num_threads(threads)
 
 
