@@ -40,7 +40,8 @@ class Explanation:
 
     actual_cached_tokens, actual_ttft_ms: what came of the expectation; 0 where it never came to be.
     notes: what both ends saw of each transfer that completed. waterfall: the parts of its time, one after the other;
-    their sum is all of it, and before the first commit or first_decode its time to first token.
+    their sum is all of it, and before the first commit or first_decode its time to first token. Of a request that
+    several routers served they are those at each, one router after the other, and attempts are counted on.
     """
 
     request: str

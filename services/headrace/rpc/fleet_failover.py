@@ -1,11 +1,15 @@
-"""FailoverFleet: `Fleet` over several routers. Any one speaks for the fleet; each knows only its own requests."""
+"""FailoverFleet: `Fleet` over several routers. Any one speaks for the fleet; each knows only its own requests.
+
+A worker is there if any router has it attached: each attaches on its own, and may be about to.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from headrace.core.errors import DeadlineExceeded, NotFound, RouterLost
-from headrace.core.fleet import FleetStatus, WorkerState
+from headrace.core.fleet import FleetStatus, WorkerRef, WorkerState
 from headrace.core.route import Explanation
 from headrace.rpc.contracts import Fleet
 from headrace.rpc.routers import Door, Routers
@@ -15,22 +19,38 @@ T = TypeVar("T")
 
 
 class FailoverFleet(Fleet):
-    """Asks routers that answer. Raises RouterLost if none does."""
+    """Asks routers that answer. Raises RouterLost if none does. late_s: after which a router's view of the fleet is
+    waited for no longer if another is ready: one that stands still must not make a gateway look unready."""
 
-    def __init__(self, routers: Routers) -> None:
+    def __init__(self, routers: Routers, late_s: float = 0.5) -> None:
         self._routers = routers
+        self._late_s = late_s
 
     async def status(self) -> FleetStatus:
-        """As one router sees it that could answer a request now; else as any does."""
-        seen: FleetStatus | None = None
-        for door in self._routers.answering():
-            status = await self._of(door, lambda fleet: fleet.status())
-            if status is not None and status.ready:
-                return status
-            seen = seen or status
-        if seen is None:
+        """As one router sees it that could answer a request now, else as any does; with the workers of all."""
+        views = await self._views()
+        if not views:
             raise self._routers.none()
-        return seen
+        speaker = next((view for view in views if view.ready), views[0])
+        return replace(speaker, workers=merged(view.workers for view in views))
+
+    async def _views(self) -> list[FleetStatus]:
+        """What the routers say, in their order."""
+        asked = [asyncio.create_task(self._view(door), name="ask for status") for door in self._routers.answering()]
+        if not asked:
+            return []
+        try:
+            await asyncio.wait(asked, timeout=self._late_s)
+            while not any(view.ready for view in _told(asked)) and (late := [one for one in asked if not one.done()]):
+                await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
+            return _told(asked)
+        finally:
+            for one in asked:
+                one.cancel()
+            await asyncio.wait(asked)
+
+    async def _view(self, door: Door) -> FleetStatus | None:
+        return await self._of(door, lambda fleet: fleet.status())
 
     async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
         """By a router that has the worker attached; once more for one that leaves already changes nothing."""
@@ -81,3 +101,17 @@ class FailoverFleet(Fleet):
         except (RouterLost, DeadlineExceeded):
             self._routers.lost(door)
             return None
+
+
+def merged(views: Iterable[tuple[WorkerState, ...]]) -> tuple[WorkerState, ...]:
+    """Each worker as the first router sees it that has it attached, else as the first that knows it."""
+    seen: dict[WorkerRef, WorkerState] = {}
+    for state in (state for view in views for state in view):
+        known = seen.setdefault(state.info.ref, state)
+        if state.attached and not known.attached:
+            seen[state.info.ref] = state
+    return tuple(seen[ref] for ref in sorted(seen))
+
+
+def _told(asked: "list[asyncio.Task[FleetStatus | None]]") -> list[FleetStatus]:
+    return [view for one in asked if one.done() and (view := one.result()) is not None]

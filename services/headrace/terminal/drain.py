@@ -9,6 +9,10 @@ import httpx
 from headrace.core.errors import DeadlineExceeded
 from headrace.terminal.client import answer, gateway
 
+AWAY_S = 3.0
+"""Seconds after which a worker that no router has attached has left, though one still lists it. A stream that broke
+comes back sooner, or its router counts the worker as dead."""
+
 _LOOK_EVERY_S = 0.2
 
 
@@ -38,10 +42,28 @@ def drain(options: DrainOptions) -> int:
     return 0
 
 
+@dataclass(slots=True)
+class Departure:
+    """Whether a worker has left, by what is seen of it. since: from when on it has been away; None: it is there."""
+
+    since: float | None = None
+
+    def over(self, worker: dict[str, Any] | None, now: float) -> bool:
+        """worker: as it is listed now, None if it is not."""
+        if worker is None:
+            return True
+        if worker["attached"]:
+            self.since = None
+        elif self.since is None:
+            self.since = now
+        return self.since is not None and now - self.since > AWAY_S
+
+
 def _watch(client: httpx.Client, ref: dict[str, str], name: str, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    said = ""
-    while (worker := _find(answer(client.get("/v1/fleet")), ref)) is not None:
+    departure, said = Departure(), ""
+    while not departure.over(worker := _find(answer(client.get("/v1/fleet")), ref), time.monotonic()):
+        assert worker is not None
         if worker["draining"] and said != (said := _jobs(worker)):
             print(f"{name} has {said}.")
         if time.monotonic() > deadline:
@@ -50,8 +72,8 @@ def _watch(client: httpx.Client, ref: dict[str, str], name: str, timeout_s: floa
 
 
 def _find(fleet: dict[str, Any], ref: dict[str, str]) -> dict[str, Any] | None:
-    """The worker as long as it is attached."""
-    return next((worker for worker in fleet["workers"] if worker["info"]["ref"] == ref and worker["attached"]), None)
+    """The worker as long as it is listed."""
+    return next((worker for worker in fleet["workers"] if worker["info"]["ref"] == ref), None)
 
 
 def _jobs(worker: dict[str, Any]) -> str:

@@ -40,7 +40,7 @@ def lost(where: str) -> RouterLost:
 @dataclass
 class ScriptedRouter:
     """tries: what it does with each request that it gets, in order. asked: those requests. says: whether it serves,
-    as it changes; None breaks the watch."""
+    as it changes; None breaks the watch. stands: what it waits for before it tells of the fleet; stood: each time."""
 
     address: str
     tries: list[Sequence[Step]] = field(default_factory=list)
@@ -49,6 +49,8 @@ class ScriptedRouter:
     known: dict[str, Explanation] = field(default_factory=dict)
     status_now: FleetStatus | Exception = field(default_factory=lambda: FleetStatus(True, "", (), 0, 0))
     attached: dict[str, WorkerState] = field(default_factory=dict)
+    stands: asyncio.Event | None = None
+    stood: list[asyncio.Event] = field(default_factory=list)
     gone: bool = False
     left: int = 0
     closed: bool = False
@@ -91,6 +93,9 @@ class ScriptedRouter:
 
     async def status(self) -> FleetStatus:
         self._answer()
+        if self.stands is not None:
+            self.stood.append(self.stands)
+            await self.stands.wait()
         if isinstance(self.status_now, Exception):
             raise self.status_now
         return self.status_now

@@ -9,7 +9,8 @@ from threading import Thread
 import pytest
 
 from headrace.core.errors import DeadlineExceeded, NotFound
-from headrace.terminal.drain import DrainOptions, drain
+from headrace.router.attachments import Patience
+from headrace.terminal.drain import AWAY_S, Departure, DrainOptions, drain
 
 
 def _worker(jobs: int, *, attached: bool = True, draining: bool = True) -> dict[str, object]:
@@ -55,14 +56,40 @@ def gateway(*fleets: list[dict[str, object]], status: int = 200) -> Iterator[tup
 
 
 def test_it_returns_once_the_worker_has_left(capsys: pytest.CaptureFixture[str]) -> None:
-    away = _worker(0, attached=False)
-    fleets = [[_worker(3, draining=False)], [_worker(3)], [_worker(1)], [_worker(1)], [away]]
+    fleets = [[_worker(3, draining=False)], [_worker(3)], [_worker(1)], [_worker(1)], []]
     with gateway(*fleets) as (url, asked):
         assert drain(DrainOptions(url, "", "d1", 2.5, 60.0)) == 0
     assert asked == [("/v1/fleet/d1/drain", {"grace_s": 2.5})]
     name = "d1@01234567"
     said = [f"{name} is leaving, with 3 jobs.", f"{name} has 3 jobs.", f"{name} has 1 job.", f"{name} has left."]
     assert capsys.readouterr().out.splitlines() == said
+
+
+def test_one_that_is_away_for_a_moment_has_not_left(capsys: pytest.CaptureFixture[str]) -> None:
+    away = _worker(3, attached=False, draining=False)
+    with gateway([_worker(3)], [away], [away], [_worker(1)], []) as (url, _):
+        assert drain(DrainOptions(url, "", "d1", 0.0, 60.0)) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["d1@01234567 has 1 job.", "d1@01234567 has left."]
+
+
+def test_one_that_stays_away_has_left() -> None:
+    here, away = _worker(1), _worker(1, attached=False)
+    departure = Departure()
+    assert not departure.over(away, 100.0)
+    assert not departure.over(away, 100.0 + AWAY_S)
+    # It came back: what counts is how long it is away now.
+    assert not departure.over(here, 101.0 + AWAY_S)
+    assert not departure.over(away, 102.0 + AWAY_S)
+    assert not departure.over(away, 101.0 + 2 * AWAY_S)
+    assert departure.over(away, 102.1 + 2 * AWAY_S)
+
+
+def test_one_that_nobody_lists_has_left_at_once() -> None:
+    assert Departure().over(None, 100.0)
+
+
+def test_a_router_counts_one_as_dead_before_this_does() -> None:
+    assert Patience().back_s < AWAY_S
 
 
 def test_it_need_not_wait(capsys: pytest.CaptureFixture[str]) -> None:
