@@ -1,7 +1,7 @@
 """Move: which requests leave a worker that wants to be rid of them, when, and how many at once.
 
 Owns the pace. A worker that leaves gives up what writes its answer there, the oldest first, as far as others have room;
-prompts that it reads go on there, and their pages are handed over as ever. One that is crowded gives up the jobs that
+prompts that it reads for others go on there, and their pages are handed over as ever. One that is crowded gives up what
 it names. How a request goes on elsewhere is `migration`'s affair.
 """
 
