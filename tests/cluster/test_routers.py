@@ -20,6 +20,8 @@ REAL = ("--dtype=float32", "--batch-invariant", "--threads=1", "--link=tcp", "--
 # What a router may take to finish what it has: less than an answer needs from where it is struck.
 DRAIN = "--drain-s=0.2"
 LENGTH = 200
+# A real engine is so fast that answers must be longer to be under way for long enough.
+REAL_LENGTH, CONTEXT = 1800, 2048
 # Tokens of an answer between which its stop string reaches: all that time its text is held back.
 HELD, RELEASED = 70, 130
 
@@ -32,7 +34,7 @@ def body(prompt: str, **fields: Any) -> dict[str, Any]:
 
 with_the_fake_engine = pytest.mark.parametrize("apart", [(FAKE, LENGTH)], indirect=True, ids=["fake"])
 with_either_engine = pytest.mark.parametrize(
-    "apart", [(FAKE, LENGTH), (REAL, 2 * LENGTH)], indirect=True, ids=["fake", "real"]
+    "apart", [(FAKE, LENGTH), (REAL, REAL_LENGTH)], indirect=True, ids=["fake", "real"]
 )
 
 KINDS: Bodies = {
@@ -70,7 +72,7 @@ def apart(request: pytest.FixtureRequest, redis_url: str, tmp_path_factory: pyte
     are."""
     flags, length = request.param
     directory = tmp_path_factory.mktemp("apart")
-    with fleet(directory, redis_url, str(write_random(directory / "random.gguf")), *flags) as made:
+    with fleet(directory, redis_url, str(write_random(directory / "random.gguf", CONTEXT)), *flags) as made:
         begin_workers(made)
         for name in ("r1", "r2"):
             made.router(name, DRAIN)
@@ -137,6 +139,7 @@ def assert_moved(case: Apart, heard: dict[str, Heard]) -> None:
         assert (one.errors, one.broken, one.done) == ([], False, True), name
         assert one.answer == case.expected[name].answer, name
         told = httpx.get(f"{case.fleet.url('gateway')}/v1/requests/{one.request_id}/explain", timeout=30).json()
+        assert "request" in told, told
         assert (told["request"], told["outcome"]) == (one.request_id, one.choices[0].finish_reason)
     moved = [line for line in case.fleet["gateway"].log.splitlines() if "request.moved" in line]
     for name, one in heard.items():
@@ -209,7 +212,7 @@ class Frontends:
 def frontends(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontends]:
     directory = tmp_path_factory.mktemp("frontends")
     bodies = [body(str(number), seed=number) for number in range(4)]
-    with fleet(directory, redis_url, str(write_random(directory / "random.gguf")), *FAKE) as made:
+    with fleet(directory, redis_url, str(write_random(directory / "random.gguf", CONTEXT)), *FAKE) as made:
         begin_workers(made)
         for name in ("f1", "f2"):
             made.frontend(name, DRAIN)

@@ -30,13 +30,18 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 _TURN = 8
+# An event's lines end at CR and LF only, but many clients split them wherever a text's lines may end.
+_LINE_ENDS = str.maketrans({character: f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"})
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _log = structlog.get_logger()
 
 
 def event(data: dict[str, Any]) -> bytes:
-    """One event. JSON escapes line breaks, so the data is always one line."""
-    return b"data: " + _encode(data).encode() + b"\n\n"
+    """One event, which is one line: JSON escapes the other line ends."""
+    text = _encode(data)
+    if not text.isascii():
+        text = text.translate(_LINE_ENDS)
+    return b"data: " + text.encode() + b"\n\n"
 
 
 class EventStream(Response):

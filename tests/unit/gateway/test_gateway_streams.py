@@ -160,6 +160,18 @@ async def test_an_error_after_a_comment_is_an_event() -> None:
     assert json.loads(rest[0].removeprefix("data: "))["error"]["code"] == "transfer_failed"
 
 
+async def test_an_event_is_one_line_to_clients_that_split_it_at_every_line_end_of_texts() -> None:
+    text = "".join(map(chr, range(0x20))) + "\x85 \u2028 \u2029 é \x7f"
+    assert len(text.splitlines()) > 10
+    inference = ScriptedInference([text])
+    async with (
+        running(inference) as gateway,
+        gateway.http.stream("POST", CHAT, json=chat(stream=True)) as response,
+    ):
+        chunks = [json.loads(line[6:]) async for line in response.aiter_lines() if line.startswith("data: {")]
+    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"]) == text
+
+
 async def test_two_hundred_streams_at_once() -> None:
     """All are open before any may end, so they really are at once."""
     everyone = asyncio.Event()
