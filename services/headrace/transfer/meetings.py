@@ -48,8 +48,12 @@ class Meetings:
         if not over:
             return
         self._calls = [call for call in self._calls if call not in over]
+        waiting = [call for call in over if call.receipt.pending]
         for call in over:
-            self._finish(call, now)
+            self._tell(call, self._reason(call), now)
+        # Last, for a link that fails at this is replaced, and who was called is to be told in any case.
+        for call in waiting:
+            call.receipt.withdraw()
 
     def end(self, reason: str, now: float) -> None:
         """Nobody is called any more."""
@@ -57,13 +61,11 @@ class Meetings:
         for call in calls:
             self._tell(call, reason, now)
 
-    def _finish(self, call: _Call, now: float) -> None:
+    def _reason(self, call: _Call) -> str:
+        """Why there was no answer; "" if there was."""
         if call.receipt.pending:
-            call.receipt.withdraw()
-            reason = f"{call.address} did not answer within {self._patience_s:g} s"
-        else:
-            reason = "" if call.receipt.state is ReceiptState.DONE else call.receipt.reason
-        self._tell(call, reason, now)
+            return f"{call.address} did not answer within {self._patience_s:g} s"
+        return "" if call.receipt.state is ReceiptState.DONE else call.receipt.reason
 
     def _tell(self, call: _Call, reason: str, now: float) -> None:
         self._metrics.meetings.labels("failed" if reason else "met").inc()
