@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from fixtures.cluster import Cluster, eventually, running
+from fixtures.cluster import Cluster, running
+from fixtures.living import alive, left_after
 
 RAY = ("--engine=fake", "--placement=ray", "--lease-ttl-s=2", "--lease-every-s=0.5")
 # On an idle machine, where a process that waits for nothing takes as long as it computes. A busy one may take longer.
@@ -46,15 +47,11 @@ def printed(cluster: Cluster) -> str:
 
 
 def living(family: list[psutil.Process], *, but: tuple[str, ...] = ()) -> list[psutil.Process]:
-    """Who of the family is left after a while; those left are killed. A zombie only waits for whoever inherited it."""
-
-    def alive() -> list[psutil.Process]:
-        return [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-
+    """Who of the family is left after a while; those left are killed."""
     try:
-        return eventually(lambda: [each for each in alive() if each.name() not in but], lambda left: not left, 30)
+        return left_after([each for each in alive(family) if each.name() not in but], 30)
     finally:
-        for each in alive():
+        for each in alive(family):
             each.kill()
 
 

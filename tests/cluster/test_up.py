@@ -15,6 +15,7 @@ import openai
 import psutil
 import pytest
 from fixtures.cluster import eventually, running
+from fixtures.living import left_after
 
 # The goal is 10 s on an idle machine (docs/log.md has the table); a test only holds the deadline of five times that.
 FIRST_TOKEN_DEADLINE_S = 50.0
@@ -150,10 +151,10 @@ def test_a_killed_up_leaves_no_process_behind(tmp_path: Path) -> None:
         assert len(family) >= 4  # Redis, frontend, two workers
         process.kill()
         process.wait()
-    _, alive = psutil.wait_procs(family, timeout=30)
-    for child in alive:
+    left = left_after(family, 30)
+    for child in left:
         child.kill()
-    assert alive == []
+    assert left == []
 
 
 def test_ctrl_c_while_starting_stops_what_has_started(tmp_path: Path) -> None:
@@ -168,6 +169,5 @@ def test_ctrl_c_while_starting_stops_what_has_started(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.stdout.read()
     assert process.wait(timeout=30) == 130
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert alive == []
+    assert left_after(family, 30) == []
     assert "Traceback" not in (tmp_path / "up.log").read_text()

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixtures.eventually import eventually
+from fixtures.living import lives
 from fixtures.ray_head import CPUS, RayHead
 
 from headrace.config import inherited_environment
@@ -83,7 +84,7 @@ class Specs:
 
 
 async def gone(pid: int) -> None:
-    await eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    await eventually(lambda: not lives(pid))
 
 
 async def test_a_life_says_what_it_is_and_ends_when_told(launcher: Launcher, spec: Specs) -> None:
@@ -93,7 +94,7 @@ async def test_a_life_says_what_it_is_and_ends_when_told(launcher: Launcher, spe
     said = await life.ready(READY_WITHIN_S)
     assert said["pid"] == str(life.pid)
     assert life.spec == one
-    assert psutil.pid_exists(life.pid)
+    assert lives(life.pid)
     assert await life.stop(5.0) == -signal.SIGTERM
     await gone(life.pid)
     assert await life.stop(5.0) == await life.ended() == -signal.SIGTERM
@@ -130,7 +131,7 @@ async def test_giving_up_waiting_for_an_end_does_no_harm(launcher: Launcher, spe
     await asyncio.sleep(0)
     watch.cancel()
     await asyncio.wait({watch})
-    assert psutil.pid_exists(life.pid)
+    assert lives(life.pid)
     assert await life.stop(5.0) == -signal.SIGTERM
 
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from chart import Object, Pod, merged, pods, rendered, scenario
 from chart_services import PROBES, as_local, probe_command, probe_target, services
+from fixtures.living import alive
 from fixtures.ray_head import RayHead
 from local_services import Localised, Running, running
 
@@ -160,4 +161,4 @@ def end(objects: list[Object], cluster: Mapping[str, Running], name: str) -> Non
         subprocess.run(pod.container["lifecycle"]["preStop"]["exec"]["command"], check=True, timeout=10)
     children = psutil.Process(cluster[name].process.pid).children(recursive=True)
     assert cluster[name].stop(pod.spec.get("terminationGracePeriodSeconds", 30)) == 0, cluster[name].log.read_text()
-    assert [child.pid for child in children if child.is_running()] == []
+    assert alive(children) == []

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixtures.engine_driver import Trace, generate, hand_over, make_job, prompt
+from fixtures.living import alive, left_after
 from fixtures.measured import TORCH_KEEPS_ITS_BITS
 from fixtures.tiny_model import CONFIG, VOCABULARY, tiny_files
 
@@ -148,8 +149,7 @@ def test_a_rank_that_dies_in_an_exchange_ends_it(several: Ranked) -> None:
             step.result(PROMPTLY_S)
     with pytest.raises(WorkerLost, match="was killed by SIGKILL"):  # as an idle worker hears of it
         asyncio.run(asyncio.wait_for(several.ranks.watch(), PROMPTLY_S))
-    _, alive = psutil.wait_procs(processes, PROMPTLY_S)
-    assert not alive
+    assert not left_after(processes, PROMPTLY_S)
 
 
 def test_a_rank_that_is_silent_for_too_long_ends_the_replica(
@@ -164,7 +164,7 @@ def test_a_rank_that_is_silent_for_too_long_ends_the_replica(
         with pytest.raises(WorkerLost, match="has not answered"):
             ranked.engine.step()
         ranked.ranks.stop()
-        assert not process.is_running()
+        assert not alive([process])
 
 
 def test_a_rank_that_cannot_load_says_why(files: ModelFiles, tmp_path: Path) -> None:
@@ -212,8 +212,7 @@ def test_ranks_do_not_outlive_rank_0(tmp_path: Path) -> None:
         children = psutil.Process(parent.pid).children()
         parent.kill()
     assert len(children) == 1
-    _, alive = psutil.wait_procs(children, PROMPTLY_S)
-    assert not alive
+    assert not left_after(children, PROMPTLY_S)
 
 
 def test_steps_survive_the_wire() -> None:

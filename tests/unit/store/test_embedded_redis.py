@@ -6,21 +6,14 @@ import signal
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from fixtures.eventually import eventually
+from fixtures.living import lives
 
 from headrace.core.errors import StartupError, Unavailable
 from headrace.store import server
 from headrace.store.connection import Store
 from headrace.store.server import EmbeddedRedis, find_server, socket_in
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 async def test_from_start_to_stop() -> None:
@@ -37,8 +30,8 @@ async def test_from_start_to_stop() -> None:
         last = redis.pid
         await store.close()
     # 3. Stopped, it has left neither process nor files.
-    assert gone(first)
-    assert gone(last)
+    assert not lives(first)
+    assert not lives(last)
     assert not directory.exists()
 
 
@@ -55,7 +48,7 @@ async def test_a_frozen_one_is_stopped_all_the_same(monkeypatch: pytest.MonkeyPa
     async with EmbeddedRedis() as redis:
         pid = redis.pid
         os.kill(pid, signal.SIGSTOP)
-    assert gone(pid)
+    assert not lives(pid)
 
 
 PARENT = """
@@ -79,11 +72,11 @@ async def test_it_dies_with_its_parent_however_that_dies(tmp_path: Path) -> None
         said = tmp_path / "said"
         await eventually(lambda: said.exists() and said.read_text().endswith("\n"), within_s=20)
         pid = int(said.read_text().split()[0])
-        assert not gone(pid)
+        assert lives(pid)
     finally:
         parent.kill()
         await parent.wait()
-    await eventually(lambda: gone(pid))
+    await eventually(lambda: not lives(pid))
 
 
 async def test_a_directory_of_ones_own_is_kept(redis_directory: Path) -> None:
