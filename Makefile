@@ -3,6 +3,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
+# Tests that compute in one process; the others start clusters, and want the machine to themselves.
+SIDE_BY_SIDE := tests/unit tests/kernels tests/oracle
 
 .DEFAULT_GOAL := help
 .PHONY: help install up test check proto tree oracle bench performance chaos gpu images clean
@@ -22,8 +24,15 @@ install: $(VENV)/.installed  ## everything needed to run and to develop, in .ven
 up: install  ## a whole cluster on this machine; Ctrl-C drains and stops it
 	@exec $(BIN)/headrace up $(ARGS)
 
-test: install  ## the whole test suite
+test: install  ## the whole test suite; ARGS: some of it, as pytest takes them
+ifdef ARGS
 	$(BIN)/pytest $(ARGS)
+else
+	@failed=0; \
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(SIDE_BY_SIDE) || failed=1; \
+	$(BIN)/pytest tests $(SIDE_BY_SIDE:%=--ignore=%) || failed=1; \
+	exit $$failed
+endif
 
 check: install  ## style, types, layers, budgets, generated code
 	$(BIN)/ruff check .
