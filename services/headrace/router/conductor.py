@@ -244,7 +244,6 @@ class Conductor:
     def _again(self, run: Run, failure: AttemptFailed) -> None:
         """Back to routing, unless the failure ends the request."""
         self._close(run)
-        failure = self._migration.excused(failure)
         if failure.fault is Fault.BUSY:
             seconds = failure.error.retry_after_s or self._options.policy.retry_after_s
             self._ledger.cool(failure.worker, seconds)
