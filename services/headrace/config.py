@@ -125,7 +125,7 @@ class WorkerConfig(EngineConfig):
 class AdminConfig(ProcessConfig):
     """Who may change the fleet."""
 
-    admin_api_key: SecretStr = Field(SecretStr(""), description="operators' key; without one API keys cannot drain")
+    admin_api_key: SecretStr = Field(SecretStr(""), description="operators' key, for drains; API keys are none")
 
 
 class RouterConfig(AdminConfig):
