@@ -122,7 +122,13 @@ class WorkerConfig(EngineConfig):
     chaos_socket: CliSuppress[Path | None] = Field(None, description="be under this chaos harness: set by it")
 
 
-class RouterConfig(ProcessConfig):
+class AdminConfig(ProcessConfig):
+    """Who may change the fleet."""
+
+    admin_api_key: SecretStr = Field(SecretStr(""), description="operators' key, for drains; API keys are none")
+
+
+class RouterConfig(AdminConfig):
     """Run a router: it conducts requests over the fleet's workers."""
 
     section: ClassVar[str] = "router"
@@ -138,7 +144,7 @@ class RouterConfig(ProcessConfig):
     metrics_port: int = Field(0, ge=0, le=65535, description="own Prometheus page; 0: none")
 
 
-class HttpConfig(ProcessConfig):
+class HttpConfig(AdminConfig):
     """Where a gateway listens and whom it answers."""
 
     host: str = Field(LOOPBACK, description="address to listen on for HTTP")

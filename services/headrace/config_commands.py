@@ -30,20 +30,31 @@ class ChatConfig(ClientConfig):
     max_tokens: int | None = Field(None, ge=1, description="longest answer")
 
 
-class StatusConfig(ClientConfig):
+class OperatorConfig(ClientConfig):
+    """What the commands of operators share."""
+
+    admin_api_key: SecretStr = Field(SecretStr(""), description="operators' key, where the gateway has one")
+
+    @property
+    def key(self) -> str:
+        """The one to show."""
+        return (self.admin_api_key if self.admin_api_key.get_secret_value() else self.api_key).get_secret_value()
+
+
+class StatusConfig(OperatorConfig):
     """Show the fleet: workers, roles, load."""
 
     json_output: bool = Field(False, alias="json", description="print JSON")
 
 
-class ExplainConfig(ClientConfig):
+class ExplainConfig(OperatorConfig):
     """Show where a request went and why."""
 
     request: CliPositionalArg[str] = Field(description="the x-request-id of its response")
     json_output: bool = Field(False, alias="json", description="print JSON")
 
 
-class DrainConfig(ClientConfig):
+class DrainConfig(OperatorConfig):
     """Have a worker give its requests to others and leave; what supervises it starts it again."""
 
     worker: CliPositionalArg[str] = Field(description="its name, or name@incarnation, as `headrace status` shows it")

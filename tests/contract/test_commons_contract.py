@@ -51,6 +51,21 @@ async def test_an_exchange_that_is_repeated_is_answered_as_before(commons: Commo
     assert (await commons.exchange("b", 1, Deposit(wanted=1000))).retries == 23
 
 
+async def test_an_exchange_that_comes_late_leaves_nothing(commons: Commons) -> None:
+    """Its caller gave it up, asked again, and went on; then it arrives."""
+    assert (await commons.exchange("a", 1, Deposit(wanted=7))).retries == 7
+    assert (await commons.exchange("a", 2, Deposit(wanted=3))).retries == 3
+    await commons.exchange("a", 1, Deposit(wanted=7))
+    assert (await commons.exchange("b", 1, Deposit(wanted=1000))).retries == 20
+
+
+async def test_a_debt_is_paid_before_anybody_gets_more(commons: Commons) -> None:
+    assert (await commons.exchange("a", 1, Deposit(wanted=30))).retries == 30
+    assert (await commons.exchange("b", 1, Deposit(earned=-2.5, wanted=5))).retries == 0
+    assert (await commons.exchange("a", 2, Deposit(earned=3.0, wanted=5))).retries == 0
+    assert (await commons.exchange("a", 3, Deposit(earned=0.5, wanted=5))).retries == 1
+
+
 async def test_what_one_router_saw_all_refuse(commons: Commons) -> None:
     # 1. Nobody has seen anything.
     assert (await commons.exchange("a", 1, NOTHING)).refused == ()

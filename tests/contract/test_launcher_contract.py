@@ -234,7 +234,8 @@ async def test_what_others_hold_is_said_and_not_waited_for(launcher: Launcher, s
 async def test_a_ray_that_is_away_is_one_sentence(tmp_path: Path) -> None:
     from headrace.placement.ray_cluster import RayLauncher
 
-    for address, sentence in (("127.0.0.1:1", "No Ray answers at 127.0.0.1:1."), ("nonsense", "is no address of Ray.")):
+    nowhere = ("127.0.0.1:1", "No Ray answers at 127.0.0.1:1.")
+    for address, sentence in (nowhere, ("nonsense", "is no address of Ray: it is not host:port")):
         launcher = RayLauncher(address, inherited_environment)
         with pytest.raises(StartupError, match=sentence):
             await launcher.reserve([Specs(tmp_path, whole_environment=False)()])

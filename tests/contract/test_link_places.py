@@ -95,7 +95,7 @@ def test_an_address_that_is_not_this_hosts_is_refused(kind: str, host: str) -> N
 
 @pytest.mark.parametrize("kind", OVER_SOCKETS)
 def test_names_of_this_host_are_announced_as_numbers(opened: Callable[..., OpenLinks], kind: str) -> None:
-    assert opened(kind, "localhost").open().address.startswith(("127.0.0.1:", "::1:"))
+    assert opened(kind, "localhost").open().address.startswith(("127.0.0.1:", "[::1]:"))
 
 
 @pytest.mark.parametrize("kind", OVER_SOCKETS)

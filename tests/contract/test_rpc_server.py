@@ -3,14 +3,16 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from rpc_scripted import TOKEN, ScriptedInference, ScriptedWorker, chunk
+from rpc_scripted import TOKEN, ScriptedFleet, ScriptedInference, ScriptedWorker, chunk
 from structlog.testing import capture_logs
 
 from headrace.core.errors import DeadlineExceeded, InternalError, StartupError, Unavailable, WorkerLost
@@ -19,6 +21,7 @@ from headrace.core.jobs import Command, Hello, Welcome
 from headrace.rpc.clients import InferenceClient, WorkerClient
 from headrace.rpc.contracts import PROTOCOL_VERSION
 from headrace.rpc.options import Keepalive
+from headrace.rpc.routers import door_to
 from headrace.rpc.server import Server, serve
 from headrace.rpc.v1 import inference_pb2, inference_pb2_grpc
 
@@ -75,6 +78,23 @@ async def hello_then_silence() -> AsyncIterator[Command]:
 
 async def gathered(stream: AsyncIterator[Chunk]) -> list[Chunk]:
     return [piece async for piece in stream]
+
+
+async def test_a_door_to_a_router_is_one_connection(script: ScriptedInference) -> None:
+    """So a call fails only if the watch's connection does: two would come back at two times."""
+    server = await serve("127.0.0.1:0", inference=script, fleet=ScriptedFleet())
+    door = door_to(f"127.0.0.1:{server.port}")
+    try:
+        await server.set_ready(True)
+        async with aclosing(door.serving()) as words:
+            assert await anext(words)
+            assert await door.inference.list_models()
+            assert await door.fleet.status()
+            mine = psutil.Process().net_connections("tcp")
+            assert len([one for one in mine if one.raddr and one.raddr.port == server.port]) == 1
+    finally:
+        await door.close()
+        await server.stop(0)
 
 
 # Starting

@@ -66,16 +66,22 @@ def test_a_chat_passes_through_gateway_and_router_with_a_redis_elsewhere(
     apart: dict[str, Any] = {
         "frontend": {"split": True},
         "pools": {"all": {"replicas": 1}},
-        "apiKeys": {"secret": "keys", "testKey": "one"},
+        "apiKeys": {"secret": "keys", "testKey": "one", "adminKey": "root"},
     }
     objects = rendered(merged(scenario("external-redis"), LIGHT, apart))
-    secrets = {"shared-redis": {"redis-url": redis_url}, "keys": {"api-keys": '["k-1"]', "one": "k-1"}}
+    secrets = {"shared-redis": {"redis-url": redis_url}, "keys": {"api-keys": '["k-1"]', "one": "k-1", "root": "r-1"}}
     with running(services(objects, secrets, directories), tmp_path / "pods", WITHIN_S) as cluster:
         assert set(cluster) == {"headrace-gateway", "headrace-router", "headrace-all-0"}
         assert failing(objects, cluster) == []
         # A chat with the key passes; one without is refused.
         assert helm_test(objects, cluster, directories, secrets).returncode == 0
-        assert httpx.get(f"{url(cluster['headrace-gateway'], 8000)}/v1/models", timeout=10).status_code == 401
+        gateway = url(cluster["headrace-gateway"], 8000)
+        assert httpx.get(f"{gateway}/v1/models", timeout=10).status_code == 401
+        # Operators look at the fleet, and the router takes their orders from the gateway.
+        for key, path, status in (("k-1", "all-0", 403), ("r-1", "nobody", 404)):
+            headers = {"authorization": f"Bearer {key}"}
+            answer = httpx.post(f"{gateway}/v1/fleet/{path}/drain", json={}, headers=headers, timeout=10)
+            assert answer.status_code == status, answer.text
         # A gateway without its router is alive and not ready.
         end(objects, cluster, "headrace-router")
         assert failing(objects, cluster) == [("headrace-gateway", "readinessProbe")]

@@ -42,6 +42,8 @@ REFUSED_IN_A_SENTENCE: list[tuple[dict[str, Any], str]] = [
     ({"pools": {"redis": {"role": "local"}}}, "pools.redis has the name of another part"),
     ({"config": {"worker_token": "x"}}, "config.worker_token would stand in a ConfigMap"),
     ({"config": {"frontend": {"api_keys": ["x"]}}}, "config.frontend.api_keys would stand in a ConfigMap"),
+    ({"config": {"router": {"admin_api_key": "x"}}}, "config.router.admin_api_key would stand in a ConfigMap"),
+    ({"apiKeys": {"adminKey": "admin"}}, "apiKeys.adminKey is set and apiKeys.secret is empty"),
     ({"workers": {"config": {"worker_token": "x"}}}, "config.worker.worker_token would stand in a ConfigMap"),
 ]
 

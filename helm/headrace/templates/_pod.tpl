@@ -125,3 +125,12 @@ checksum/config: {{ include "headrace.config" . | sha256sum }}
     secretKeyRef: {name: {{ .Values.apiKeys.secret }}, key: {{ .Values.apiKeys.key }}}
 {{- end }}
 {{- end }}
+
+{{/* The operators' key, of those who take their orders. */}}
+{{- define "headrace.env.admin" -}}
+{{- if and .Values.apiKeys.secret .Values.apiKeys.adminKey -}}
+- name: HEADRACE_ADMIN_API_KEY
+  valueFrom:
+    secretKeyRef: {name: {{ .Values.apiKeys.secret }}, key: {{ .Values.apiKeys.adminKey }}}
+{{- end }}
+{{- end }}

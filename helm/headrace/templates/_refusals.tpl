@@ -10,6 +10,9 @@
 {{- if and (eq .Values.placement "ray") (not .Values.ray.address) -}}
 {{- fail "placement is ray and ray.address is empty: set it to ray://host:port of the cluster's head." -}}
 {{- end -}}
+{{- if and .Values.apiKeys.adminKey (not .Values.apiKeys.secret) -}}
+{{- fail "apiKeys.adminKey is set and apiKeys.secret is empty: name the Secret that holds it." -}}
+{{- end -}}
 {{- if hasKey .Values.workers "role" -}}
 {{- fail "workers.role is no default of pools: a role is each pool's own, set pools.NAME.role." -}}
 {{- end -}}
@@ -26,7 +29,7 @@
 {{- define "headrace.refusals.secrets" -}}
 {{- $path := first . -}}
 {{- range $key, $value := last . -}}
-{{- if has $key (list "worker_token" "api_keys") -}}
+{{- if has $key (list "worker_token" "api_keys" "admin_api_key") -}}
 {{- fail (printf "%s.%s would stand in a ConfigMap: secrets are referenced, see existingSecret and apiKeys." $path $key) -}}
 {{- end -}}
 {{- if kindIs "map" $value -}}

@@ -7,9 +7,12 @@ import asyncio
 import secrets
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 from headrace.bootstrap import announce
 from headrace.config import FrontendConfig, GatewayConfig, HttpConfig, RouterConfig
+from headrace.core.address import joined
+from headrace.core.admin import Admin
 from headrace.core.errors import StartupError
 from headrace.gateway.app import build_app
 from headrace.gateway.options import GatewayOptions
@@ -29,7 +32,7 @@ from headrace.rpc.clients import WorkerClient
 from headrace.rpc.contracts import Fleet, Inference
 from headrace.rpc.failover import FailoverInference
 from headrace.rpc.fleet_failover import FailoverFleet
-from headrace.rpc.routers import Pace, Routers
+from headrace.rpc.routers import Pace, Routers, door_to
 from headrace.rpc.server import Server, serve
 from headrace.store.connection import Store
 from headrace.telemetry.exposition import expose
@@ -82,7 +85,8 @@ async def run_gateway(config: GatewayConfig) -> None:
 async def _routers(config: GatewayConfig, closing: AsyncExitStack) -> Routers:
     wanted = places(config.router)
     pace = Pace(locate_s=0.0) if all(place.fixed for place in wanted) else Pace()
-    routers = Routers(lambda: located(wanted), pace=pace)
+    reach = partial(door_to, admin_key=config.admin_api_key.get_secret_value())
+    routers = Routers(lambda: located(wanted), reach, pace)
     closing.push_async_callback(routers.close)
     await routers.start()
     return routers
@@ -129,14 +133,16 @@ def _served_model(config: RouterConfig) -> ServedModel:
 
 
 async def _grpc(config: RouterConfig, router: Router, closing: AsyncExitStack) -> Server:
-    server = await serve(f"{config.grpc_host}:{config.grpc_port}", inference=router, fleet=router)
+    keyed = isinstance(config, HttpConfig) and bool(config.api_keys)
+    admin = Admin(config.admin_api_key.get_secret_value(), keyed=keyed)
+    server = await serve(joined(config.grpc_host, config.grpc_port), inference=router, fleet=router, admin=admin)
     closing.push_async_callback(server.stop, _SERVER_S)
     await server.set_ready(True)
     return server
 
 
 def _at(config: RouterConfig, server: Server) -> str:
-    return f"{config.grpc_host}:{server.port}"
+    return joined(config.grpc_host, server.port)
 
 
 def _drain_first(router: Router, server: Server, config: RouterConfig, closing: AsyncExitStack) -> None:
@@ -149,8 +155,9 @@ async def _http(
     config: HttpConfig, inference: Inference, fleet: Fleet, closing: AsyncExitStack, *, grace_s: float
 ) -> str:
     keys = tuple(key.get_secret_value() for key in config.api_keys)
-    options = GatewayOptions(api_keys=keys, request_timeout_s=config.request_timeout_s)
+    admin = config.admin_api_key.get_secret_value()
+    options = GatewayOptions(api_keys=keys, admin_api_key=admin, request_timeout_s=config.request_timeout_s)
     server = GatewayServer(build_app(inference, fleet, options), config.host, config.port)
     await server.start()
     closing.push_async_callback(server.stop, grace_s)
-    return f"http://{config.host}:{server.port}"
+    return f"http://{joined(config.host, server.port)}"

@@ -12,18 +12,15 @@ def run_chat(config: ChatConfig) -> int:
 
 
 def run_status(config: StatusConfig) -> int:
-    key = config.api_key.get_secret_value()
-    return status.show(status.StatusOptions(config.url, key, config.json_output))
+    return status.show(status.StatusOptions(config.url, config.key, config.json_output))
 
 
 def run_explain(config: ExplainConfig) -> int:
-    key = config.api_key.get_secret_value()
-    return explain.show(explain.ExplainOptions(config.url, key, config.request, config.json_output))
+    return explain.show(explain.ExplainOptions(config.url, config.key, config.request, config.json_output))
 
 
 def run_drain(config: DrainConfig) -> int:
-    key = config.api_key.get_secret_value()
-    return drain.drain(drain.DrainOptions(config.url, key, config.worker, config.grace_s, config.timeout_s))
+    return drain.drain(drain.DrainOptions(config.url, config.key, config.worker, config.grace_s, config.timeout_s))
 
 
 def run_health(config: HealthConfig) -> int:

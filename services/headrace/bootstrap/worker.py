@@ -16,6 +16,7 @@ import structlog
 from headrace.bootstrap import announce
 from headrace.bootstrap.engine_options import engine_options
 from headrace.config import WorkerConfig
+from headrace.core.address import joined
 from headrace.core.errors import StartupError
 from headrace.core.fleet import Role, WorkerInfo, WorkerRef
 from headrace.core.pages import PagePort
@@ -145,13 +146,13 @@ async def _serve(
     )
     await worker.start()
     try:
-        server = await serve(f"{config.host}:{config.port}", worker=worker)
+        server = await serve(joined(config.host, config.port), worker=worker)
     except BaseException:
         await worker.stop(0.0)
         raise
     closing.push_async_callback(server.stop, _SERVER_GRACE_S)
     closing.push_async_callback(worker.stop, config.drain_s)
-    return worker, worker.announce(f"{_reached_at(config)}:{server.port}"), server
+    return worker, worker.announce(joined(_reached_at(config), server.port)), server
 
 
 def slabs_for(max_jobs: int) -> TransferOptions:

@@ -6,7 +6,8 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Deposit:
-    """What a router brings. earned: retries, in fractions. wanted: how many it would take along.
+    """What a router brings. earned: retries, in fractions; below zero where it spent more than it was given. wanted:
+    how many it would take along.
 
     deaths: fingerprints of prompts on which workers died, each with the seconds for which it is to be refused.
     """
@@ -30,7 +31,7 @@ class Commons(Protocol):
     async def exchange(self, router: str, sequence: int, deposit: Deposit) -> Share:
         """Leave a deposit and take a share, atomically. router: its name, no other's, for one life of it.
 
-        sequence: counts its exchanges up; the same once more is answered as before and leaves nothing twice. Raises
-        Unavailable while it cannot be reached: the deposit may then have been left or not.
+        sequence: counts its exchanges up; one that comes once more, or late, leaves nothing and is answered as the last
+        one was. Raises Unavailable while it cannot be reached: the deposit may then have been left or not.
         """
         ...

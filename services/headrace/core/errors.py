@@ -67,6 +67,12 @@ class Unauthenticated(HeadraceError):
     kind = ErrorKind("unauthenticated", False, 401, "UNAUTHENTICATED")
 
 
+class Forbidden(HeadraceError):
+    """Who asks is known, and may not do this."""
+
+    kind = ErrorKind("forbidden", False, 403, "PERMISSION_DENIED")
+
+
 class NotFound(HeadraceError):
     """The thing asked for is not here, or no longer."""
 
@@ -136,6 +142,7 @@ ERRORS: tuple[type[HeadraceError], ...] = (
     ContextLengthExceeded,
     RequestTooLarge,
     Unauthenticated,
+    Forbidden,
     NotFound,
     ModelNotFound,
     Overloaded,

@@ -102,7 +102,11 @@ class RefusedWorker:
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """What `headrace status` shows. ready: a chat sent now would be answered; else `reason` says why not."""
+    """What `headrace status` shows. ready: a chat sent now would be answered; else `reason` says why not.
+
+    requests_running, requests_waiting: at the router that says so, or, where a gateway does, at all routers that it
+    asks; what came by other ways stands in the workers' load only. refused: by any of these routers.
+    """
 
     ready: bool
     reason: str

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.core.errors import ContextLengthExceeded, HeadraceError, InternalError, InvalidRequest, Overloaded
+from headrace.core.errors import HeadraceError, InternalError, InvalidRequest, Overloaded
 from headrace.core.fleet import Load
 from headrace.core.jobs import Job, JobKey, JobKind, Outcome
 from headrace.core.pages import PagePort
@@ -15,6 +15,7 @@ from headrace.core.vocabulary import Vocabulary
 from headrace.engine.allocator import Allocator
 from headrace.engine.engine import Admission, EngineInfo, Finished, KvUse, Progress, Sampled, StepOutput
 from headrace.engine.pace import Pacer
+from headrace.engine.possible import require_possible
 from headrace.engine.prefix_cache import PrefixCache
 from headrace.engine.runner import Draw, Drawn, Runner, Span
 from headrace.engine.schedule import Schedule, Shares
@@ -66,7 +67,9 @@ class Replica:
         return self._runner.pages
 
     def add(self, job: Job) -> Admission:
-        self._validate(job)
+        if job.key in self._live:
+            raise InvalidRequest(f"Job {job.key} is here already.")
+        require_possible(job, self._info, self._vocabulary.size, self._allocator.pages_for)
         sequence = Sequence.of(job, age=self._taken)
         if self._count(exports=sequence.exports) >= self._info.max_jobs:
             raise Overloaded(f"All {self._info.max_jobs} slots are taken.", retry_after_s=_RETRY_AFTER_S)
@@ -143,40 +146,6 @@ class Replica:
 
     def check(self) -> None:
         self._allocator.check(self._live.values())
-
-    def _validate(self, job: Job) -> None:
-        sampling = job.sampling
-        if job.key in self._live:
-            raise InvalidRequest(f"Job {job.key} is here already.")
-        if not 1 <= job.prompt_len <= len(job.tokens):
-            raise InvalidRequest("A job needs one prompt token or more.")
-        if min(job.tokens) < 0 or max(job.tokens) >= self._vocabulary.size:
-            raise InvalidRequest(f"A token id is outside the vocabulary of {self._vocabulary.size}.")
-        if sampling.max_tokens is not None and job.generated >= sampling.max_tokens:
-            raise InvalidRequest(f"All {sampling.max_tokens} tokens of max_tokens are generated already.")
-        if len(job.tokens) >= self._info.max_model_len:
-            raise ContextLengthExceeded(
-                f"{len(job.tokens)} tokens leave no room for an answer in a context of {self._info.max_model_len}.",
-                remedy="Shorten the prompt.",
-            )
-        self._prove(job)
-
-    def _prove(self, job: Job) -> None:
-        """Raises ContextLengthExceeded for a job that the whole pool could not hold up to its end.
-
-        The last token of an answer has no KV; a prefill job ends before it computes its first, an export computes none.
-        """
-        longest = self._info.max_model_len
-        if job.sampling.max_tokens is not None:
-            longest = min(longest, job.prompt_len + job.sampling.max_tokens)
-        needed = len(job.tokens) if job.kind in (JobKind.PREFILL, JobKind.EXPORT) else max(longest - 1, len(job.tokens))
-        pages, size = self._allocator.pages_for(needed), self._info.layout.block_tokens
-        if pages > self._info.num_blocks:
-            raise ContextLengthExceeded(
-                f"Prompt and answer may need {pages} KV pages of {size} tokens and this worker has"
-                f" {self._info.num_blocks}.",
-                remedy="Shorten the prompt, lower max_tokens, or give the worker more KV memory.",
-            )
 
     def _grant(self, sequence: Sequence) -> None:
         """Reserve a decode job's pages while one stays free for its growth, after all who wait for pages."""

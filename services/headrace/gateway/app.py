@@ -27,7 +27,7 @@ def build_app(inference: Inference, fleet: Fleet, options: GatewayOptions) -> Fa
         redirect_slashes=False,
         middleware=[
             Middleware(ContextMiddleware),
-            Middleware(AuthMiddleware, keys=options.api_keys),
+            Middleware(AuthMiddleware, keys=options.accepted),
             Middleware(BodyLimitMiddleware, max_bytes=options.max_body_bytes),
         ],
         exception_handlers={HeadraceError: _refused, HTTPException: _misrouted},
@@ -35,7 +35,7 @@ def build_app(inference: Inference, fleet: Fleet, options: GatewayOptions) -> Fa
     models = ServedModels(inference)
     generations = Generations(inference, Slots(options.max_generations))
     app.include_router(Completions(generations, models, options).routes())
-    app.include_router(Operations(inference, fleet, models).routes())
+    app.include_router(Operations(inference, fleet, models, options.admin).routes())
     return app
 
 

@@ -21,7 +21,12 @@ from headrace.core.errors import (
 GONE_STATUS = 499
 _log = structlog.get_logger()
 _INTERNAL = "The server failed to answer this request; its log has the cause under the x-request-id."
-_TYPES = {401: "authentication_error", 429: "rate_limit_error", GONE_STATUS: "request_cancelled"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    GONE_STATUS: "request_cancelled",
+}
 
 
 class BadParameter(InvalidRequest):

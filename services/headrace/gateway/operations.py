@@ -6,8 +6,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from headrace.core.admin import Admin
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import ModelCard
+from headrace.gateway.auth import bearer
 from headrace.gateway.fleet_json import plain
 from headrace.gateway.openai_map import tokenize_prompt
 from headrace.gateway.openai_schema import DetokenizeBody, DrainBody, TokenizeBody
@@ -18,12 +20,13 @@ _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Operations:
-    """Handlers over the router's two services."""
+    """Handlers over the router's two services. admin: who may ask of the fleet and its requests, and change it."""
 
-    def __init__(self, inference: Inference, fleet: Fleet, models: ServedModels) -> None:
+    def __init__(self, inference: Inference, fleet: Fleet, models: ServedModels, admin: Admin) -> None:
         self._inference = inference
         self._fleet = fleet
         self._models = models
+        self._admin = admin
 
     def routes(self) -> APIRouter:
         router = APIRouter()
@@ -64,15 +67,18 @@ class Operations:
     async def _one_model(self, model: str) -> Response:
         return JSONResponse(_model(await self._models.card(model)))
 
-    async def _status(self) -> Response:
+    async def _status(self, request: Request) -> Response:
+        self._admin.require_to_look(bearer(request.scope) or "")
         return JSONResponse(plain(await self._fleet.status()))
 
     async def _drain(self, worker: str, request: Request) -> Response:
         """The worker as it is now; `/v1/fleet` shows it leave."""
+        self._admin.require_to_change(bearer(request.scope) or "")
         body = await read(DrainBody, request)
         return JSONResponse(plain(await self._fleet.drain(worker, body.grace_s)))
 
-    async def _explain(self, request_id: str) -> Response:
+    async def _explain(self, request_id: str, request: Request) -> Response:
+        self._admin.require_to_look(bearer(request.scope) or "")
         return JSONResponse(plain(await self._fleet.explain(request_id)))
 
     async def _tokenize(self, request: Request) -> Response:

@@ -10,6 +10,7 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
+from headrace.core.address import joined
 from headrace.core.errors import StartupError
 from headrace.gateway.connection import Connection
 
@@ -104,7 +105,7 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise StartupError(
-            f"Cannot listen for HTTP on {host}:{port}: {error.strerror or error}.",
+            f"Cannot listen for HTTP on {joined(host, port)}: {error.strerror or error}.",
             remedy="Free the port or choose another with --port.",
         ) from error
     return listener

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import socket
 
+from headrace.core.address import joined, parted
 from headrace.core.errors import StartupError
 
 _GIB = 2**30
@@ -23,17 +24,20 @@ def require_free_port(host: str, port: int, flag: str) -> None:
 def _refusal(error: OSError, host: str, port: int, flag: str) -> tuple[str]:
     if error.errno == errno.EADDRINUSE:
         return (f"Port {port} on {host} is in use. Stop what listens there or choose another with {flag}.",)
-    return (f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another address or {flag}.",)
+    return (f"Cannot listen on {joined(host, port)}: {error.strerror or error}. Choose another address or {flag}.",)
 
 
 async def require_reachable(address: str, what: str, flag: str) -> None:
     """Raises StartupError if nothing listens at host:port, or nothing answers in time."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise StartupError(f"{address!r} is no address of {what}.", remedy=f"Write {flag} host:port.")
+    try:
+        host, port = parted(address)
+    except ValueError as error:
+        raise StartupError(
+            f"{address!r} is no address of {what}: {error}.", remedy=f"Write {flag} host:port."
+        ) from None
     try:
         async with asyncio.timeout(_REACH_WITHIN_S):
-            _, writer = await asyncio.open_connection(host, int(port))
+            _, writer = await asyncio.open_connection(host, port)
             writer.close()
             await writer.wait_closed()
     except OSError:

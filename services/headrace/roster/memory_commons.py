@@ -22,7 +22,7 @@ class MemoryCommons:
         for fingerprint, seconds in deposit.deaths:
             self._until[fingerprint] = max(now + seconds, self._until.get(fingerprint, 0.0))
         self._until = {each: until for each, until in self._until.items() if until > now}
-        if self._last.get(router, (None,))[0] != sequence:
+        if self._last.get(router, (0,))[0] < sequence:
             self._last[router] = sequence, self._grant(deposit)
         return Share(self._last[router][1], tuple((each, until - now) for each, until in self._until.items()))
 

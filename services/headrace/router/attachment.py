@@ -5,7 +5,7 @@ still for long, its jobs are cut as well. Knows no routes and does not reconnect
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol, cast
 
@@ -99,14 +99,28 @@ class Attachment:
         return self._connection
 
     @property
-    def state(self) -> WorkerState:
-        return WorkerState(self.info, self._load, self.attached, self._draining or self._retired)
+    def leaving(self) -> bool:
+        """It has said so, or has a successor; it stays true of one that has left."""
+        return self._draining or self._retired
 
-    def submit(self, job: Job, inbox: Inbox) -> Leg:
-        """Send a job; words about it arrive in `inbox`. Raises WorkerLost if the worker is not attached."""
+    @property
+    def state(self) -> WorkerState:
+        return WorkerState(self.info, self._load, self.attached, self.leaving)
+
+    def submit(self, job: Job, inbox: Inbox, others: "Sequence[Attachment]" = ()) -> Leg:
+        """Send a job; words about it arrive in `inbox`. others: the workers at its other end. Raises WorkerLost if the
+        worker is not attached."""
         if self._commands is None or not self.attached:
             raise WorkerLost(f"Worker {self.info.ref} is not attached any more.")
-        leg = Leg(job.key, self.info.ref, inbox, self._activate, self._abort, on_freeze=self._freeze)
+        leg = Leg(
+            job.key,
+            self.info.ref,
+            inbox,
+            self._activate,
+            self._abort,
+            on_freeze=self._freeze,
+            leaving=lambda: any(one.leaving for one in (self, *others)),
+        )
         self._legs[job.key] = leg
         self._commands.put(Submit(job))
         return leg

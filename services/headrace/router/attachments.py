@@ -135,7 +135,9 @@ class Attachments:
         kept = self._kept.get(worker)
         if kept is None:
             raise WorkerLost(f"Worker {worker} has left the fleet.")
-        return kept.attachment.submit(job, inbox)
+        target = None if job.ticket is None else job.ticket.target
+        others = [self._kept[ref].attachment for ref in (job.peer, target) if ref in self._kept]
+        return kept.attachment.submit(job, inbox, others)
 
     def drain(self, worker: str, grace_s: float) -> WorkerState:
         """Have a worker leave; its state as it is now. worker: name, or name@incarnation, of which the beginning is

@@ -10,7 +10,7 @@ from functools import partial
 
 import structlog
 
-from headrace.core.errors import HeadraceError, InternalError, Overloaded, WorkerLost
+from headrace.core.errors import InternalError, Overloaded, WorkerLost
 from headrace.core.fleet import Role, WorkerRef
 from headrace.core.generation import FinishReason
 from headrace.core.jobs import Busy, Committed, Ending, Frozen, Granted, Job, JobKey, JobKind, Outcome, TokenEvent
@@ -18,19 +18,18 @@ from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
 from headrace.core.ticket import Ticket
 from headrace.core.waterfall import Stage
+from headrace.router import blame
 from headrace.router.absence import Absence
+from headrace.router.doubt import Doubt
 from headrace.router.ledger import Ledger
 from headrace.router.leg import Inbox, Left, Leg, Lost, Move, Notice, Over, Stalled, Unsent
 from headrace.router.life import Life
-from headrace.router.retries import AttemptFailed, Fault, Loss
+from headrace.router.retries import AttemptFailed, Fault
 
 log = structlog.get_logger()
 
 Submit = Callable[[WorkerRef, Job, Inbox], Leg]
 
-# How long an attempt whose prefill worker is lost waits to hear whether the decode worker has all pages. One that has
-# lost its sender says so by itself; the rest of the wait is for one that cannot know.
-_DOUBT_S = 1.0
 _FINISH = {Outcome.STOP: FinishReason.STOP, Outcome.LENGTH: FinishReason.LENGTH}
 
 
@@ -61,9 +60,7 @@ class Attempt:
         self._decode: Leg | None = None
         self._decoding = False
         self._got_first = False
-        self._committed = False
-        self._doubted: AttemptFailed | None = None
-        self._doubt_ends: asyncio.TimerHandle | None = None
+        self._doubt = Doubt(inbox)
         self._absent: Absence | None = None
         self.shipment: Shipment | None = None
 
@@ -114,7 +111,7 @@ class Attempt:
             case Frozen() as frozen:
                 return frozen if leg is self._decode else None
             case Lost() | Stalled() | Unsent() | Left() as parting:
-                self._broken(notice, leg, self._parted(leg, parting))
+                self._broken(notice, leg, blame.parted(leg.worker, parting, held=self._held(leg)))
             case Ending() as ending:
                 return self._ended(notice, leg, ending)
         return None
@@ -133,14 +130,13 @@ class Attempt:
         self._decode.freeze()
 
     def silent(self) -> AttemptFailed:
-        """The failure that stands for a decode worker which did not answer its submit in time: it has begun nothing."""
-        error = WorkerLost(f"Worker {self.route.decode} did not answer in time whether it takes the request.")
-        return AttemptFailed(error, self.route.decode, Fault.FAILED, (self.route.decode,))
+        """The failure that stands for a decode worker which did not answer its submit in time."""
+        return blame.silent(self.route.decode, excused=self._decode is not None and self._decode.leaving())
 
     def close(self) -> None:
         """Abort what still lives, on every leg, and give the credits back. Twice is once. Once it is known that one
         of its workers died, the other one hears of that too: it need not wait for the dead one to let go."""
-        self._end_doubt()
+        self._doubt.end()
         legs = [leg for leg in (self._prefill, self._decode) if leg is not None]
         for leg in legs:
             leg.abort()
@@ -218,73 +214,34 @@ class Attempt:
             case Outcome.STOP | Outcome.LENGTH:
                 return _FINISH[ending.outcome]
             case Outcome.ABORTED:
-                error = WorkerLost(f"Worker {leg.worker} gave the request up.")
-                self._broken(notice, leg, AttemptFailed(error, leg.worker, Fault.FAILED))
+                self._broken(notice, leg, blame.given_up(leg.worker, excused=notice.excused))
                 return None
             case Outcome.FAILED:
                 assert ending.error is not None
-                self._broken(notice, leg, self._failure(leg, ending.error))
+                ends = tuple(worker for worker in (self.route.prefill, self.route.decode) if worker is not None)
+                held, excused = self._held(leg), notice.excused
+                self._broken(notice, leg, blame.failed(leg.worker, ending.error, ends, held=held, excused=excused))
                 return None
-
-    def _parted(self, leg: Leg, parting: Lost | Stalled | Unsent | Left) -> AttemptFailed:
-        """Whether a worker whose stream broke is dead is not known yet; one that stands still is not."""
-        match parting:
-            case Lost(error, absence):
-                return AttemptFailed(error, leg.worker, Fault.CUT, losses=(Loss(absence, self._held(leg)),))
-            case Stalled(error):
-                return AttemptFailed(error, leg.worker, Fault.CUT)
-            case Unsent(error):
-                return AttemptFailed(error, leg.worker, Fault.AWAY)
-            case Left(error):
-                return AttemptFailed(error, leg.worker, Fault.MOVED)
-
-    def _failure(self, leg: Leg, error: HeadraceError) -> AttemptFailed:
-        """A worker that says it is lost (its engine died) is; for all else either end of a transfer may be to blame."""
-        if isinstance(error, WorkerLost):
-            absence = Absence(leg.worker)
-            absence.gone()
-            return AttemptFailed(error, leg.worker, Fault.LOST, losses=(Loss(absence, self._held(leg)),))
-        suspects = tuple(worker for worker in (self.route.prefill, self.route.decode) if worker is not None)
-        return AttemptFailed(error, leg.worker, Fault.FAILED, suspects)
 
     def _held(self, leg: Leg) -> bool:
         """Whether its worker has begun with it: a decode side has once it was granted, all others once they left."""
         return leg is not self._decode or self.granted
 
     def _broken(self, notice: Notice, leg: Leg, failure: AttemptFailed) -> None:
-        """A leg ended badly, which does not matter if it is prefill's and the decode side has all the pages.
-
-        Whether it has them may be known a moment later only: `notice` comes again when that moment is over. Where the
-        decode side fails meanwhile, that came of what was wrong before.
-        """
-        if leg is not self._prefill or not self._got_first:
-            raise self._remembered(failure if self._doubted is None else self._doubted.beside(failure))
-        if self._committed:
-            log.info("leg.lost_after_handover", job=str(leg.key), worker=str(leg.worker), error=str(failure.error))
-        elif self._doubted is not None:
-            raise self._remembered(self._doubted.beside(failure))
-        else:
-            self._doubted = failure
-            loop = asyncio.get_running_loop()
-            self._doubt_ends = loop.call_later(_DOUBT_S, self._inbox.put_nowait, notice)
+        """A leg ended badly, which does not matter if it is prefill's and the decode side has all the pages."""
+        if leg is self._prefill and self._got_first and self._doubt.bears(notice, failure):
+            return
+        failure = self._doubt.resolved(failure)
+        if failure.losses:
+            # It may turn out to be a death, of which the other worker is to hear.
+            self._absent = failure.losses[0].absence
+        raise failure
 
     def _commit(self) -> None:
         """The decode side has all pages and the first token."""
-        if not self._committed:
-            self._committed = True
-            self._doubted = None
-            self._end_doubt()
+        if not self._doubt.committed:
+            self._doubt.commit()
             self._life.enter(Stage.FIRST_DECODE)
-
-    def _end_doubt(self) -> None:
-        if self._doubt_ends is not None:
-            self._doubt_ends.cancel()
-
-    def _remembered(self, failure: AttemptFailed) -> AttemptFailed:
-        """Its worker's absence may turn out to be a death, of which the other one is to hear."""
-        if failure.losses:
-            self._absent = failure.losses[0].absence
-        return failure
 
     def _send(self, worker: WorkerRef, job: Job) -> Leg:
         try:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 
 import structlog
 
-from headrace.core.errors import HeadraceError, InternalError, InvalidRequest, RouterLost, Unavailable, WorkerLost
+from headrace.core.errors import HeadraceError, InternalError, RouterLost, Unavailable, WorkerLost
 from headrace.core.fleet import WorkerState
 from headrace.core.generation import Chunk, FinishReason, GenerateRequest
 from headrace.core.jobs import Frozen, TokenEvent
@@ -29,6 +29,7 @@ from headrace.router.prepare import context_of, opening
 from headrace.router.reading import read
 from headrace.router.retries import AttemptFailed, Fault, Retries
 from headrace.router.run import Run
+from headrace.router.runs import Runs
 from headrace.router.standing import Standing
 
 log = structlog.get_logger()
@@ -60,9 +61,7 @@ class Conductor:
         self._migration = Migration(dispatch, mover, account)
         self._options = options
         self._standing = standing
-        self._runs: dict[str, Run] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._runs = Runs()
         self._draining = False
 
     @property
@@ -72,7 +71,7 @@ class Conductor:
     @property
     def runs(self) -> tuple[Run, ...]:
         """All that run, oldest first."""
-        return tuple(self._runs.values())
+        return tuple(self._runs)
 
     @property
     def draining(self) -> bool:
@@ -111,13 +110,13 @@ class Conductor:
     async def stop(self, grace_s: float) -> None:
         """Refuse what comes, let what runs finish within `grace_s`, then end it with a clear error."""
         self._draining = True
-        if await self._quiet(grace_s):
+        if await self._runs.over(grace_s):
             return
         error = RouterLost("The router is stopping and the request did not finish in time.", remedy="Try again.")
         self._admission.close(error)
-        for run in tuple(self._runs.values()):
+        for run in self._runs:
             self._call_off(run, error)
-        if not await self._quiet(self._options.drain_s):
+        if not await self._runs.over(self._options.drain_s):
             log.warning("router.callers_left", requests=len(self._runs))
 
     def _call_off(self, run: Run, error: HeadraceError) -> None:
@@ -129,19 +128,10 @@ class Conductor:
                 self._fail(run, error)
             self._leave(run)
 
-    async def _quiet(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
-
     def _enter(self, request: GenerateRequest) -> Run:
         if self._draining:
             raise RouterLost("The router is stopping and takes no new requests.", remedy="Try another one.")
-        if request.id in self._runs:
-            raise InvalidRequest(f"A request with the id {request.id!r} is running.", remedy="Give each its own id.")
+        self._runs.require_new(request.id)
         model = self._models.get(request.model)
         self._standing.retries.earn()
         loop = asyncio.get_running_loop()
@@ -149,8 +139,7 @@ class Conductor:
         run = Run(request, model, deadline, Life(request.id), Retries(self._standing.retries))
         # One timer a request: one for each word that it waits for would be two more operations a token.
         run.alarm = loop.call_at(deadline, self._call_off, run, run.late)
-        self._runs[request.id] = run
-        self._idle.clear()
+        self._runs.enter(run)
         return run
 
     async def _prepare(self, run: Run) -> None:
@@ -244,7 +233,6 @@ class Conductor:
     def _again(self, run: Run, failure: AttemptFailed) -> None:
         """Back to routing, unless the failure ends the request."""
         self._close(run)
-        failure = self._migration.excused(failure)
         if failure.fault is Fault.BUSY:
             seconds = failure.error.retry_after_s or self._options.policy.retry_after_s
             self._ledger.cool(failure.worker, seconds)
@@ -294,7 +282,4 @@ class Conductor:
         self._mover.settled(run)
         if run.alarm is not None:
             run.alarm.cancel()
-        if self._runs.get(run.request.id) is run:
-            del self._runs[run.request.id]
-        if not self._runs:
-            self._idle.set()
+        self._runs.leave(run)

@@ -91,10 +91,6 @@ class Dispatch:
             deadline=run.deadline,
         )
 
-    def leaving(self, worker: WorkerRef) -> bool:
-        """The worker has said that it is leaving."""
-        return any(state.draining for state in self._attachments.states if state.info.ref == worker)
-
     def can_leave(self, run: Run, move: Move) -> bool:
         """Whether the request could do now as it would be asked: take its pages to where there is room, or find a route
         without the worker."""

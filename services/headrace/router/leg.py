@@ -63,17 +63,20 @@ Word = Granted | Committed | Busy | TokenEvent | Ending | Frozen | Lost | Unsent
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A word about a leg, or about the request as a whole."""
+    """A word about a leg, or about the request as a whole. excused: an ending that was heard while the leg's worker,
+    or the one at its other end, was leaving; how it is with them later says nothing about it."""
 
     leg: "Leg | None"
     word: Word | Over | Move
+    excused: bool = False
 
 
 Inbox = asyncio.Queue[Notice]
 
 
 class Leg:
-    """Made by an attachment. ended: the worker has had its last word on the job, or never got it."""
+    """Made by an attachment. ended: the worker has had its last word on the job, or never got it. leaving: whether its
+    worker, or the one at its other end, has said that it leaves."""
 
     def __init__(
         self,
@@ -84,10 +87,12 @@ class Leg:
         on_abort: Callable[[JobKey, bool], None],
         *,
         on_freeze: Callable[[JobKey], None],
+        leaving: Callable[[], bool],
     ) -> None:
         self.key = key
         self.worker = worker
         self.ended = asyncio.Event()
+        self.leaving = leaving
         self._inbox = inbox
         self._on_activate = on_activate
         self._on_abort = on_abort
@@ -119,4 +124,4 @@ class Leg:
         if isinstance(word, Busy | Ending | Lost | Unsent | Left):
             self.ended.set()
         if not self._abandoned:
-            self._inbox.put_nowait(Notice(self, word))
+            self._inbox.put_nowait(Notice(self, word, excused=isinstance(word, Ending) and self.leaving()))

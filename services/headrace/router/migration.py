@@ -4,7 +4,7 @@ Asked by `move`, or by a worker's end. Every way out is one of three: the reques
 brings its pages, or AttemptFailed says that it moves without them.
 """
 
-from headrace.core.errors import DeadlineExceeded, Unavailable
+from headrace.core.errors import Unavailable
 from headrace.core.fleet import WorkerRef
 from headrace.core.jobs import Frozen
 from headrace.router.account import Account
@@ -60,15 +60,6 @@ class Migration:
             raise _moved(source)
         run.attempt = self._dispatch.relocate(run, attempt)
         run.attempt.start()
-
-    def excused(self, failure: AttemptFailed) -> AttemptFailed:
-        """A failure at a worker that leaves, or at the other end of its transfer, is nobody's fault."""
-        involved = {failure.worker, *failure.suspects}
-        error = failure.error
-        passing = error.kind.retryable and not isinstance(error, DeadlineExceeded)
-        if failure.fault is Fault.FAILED and passing and any(map(self._dispatch.leaving, involved)):
-            return AttemptFailed(error, failure.worker, Fault.MOVED)
-        return failure
 
 
 def _moved(worker: WorkerRef, slow: WorkerRef | None = None) -> AttemptFailed:

@@ -38,33 +38,48 @@ class Standing:
         self._task = asyncio.create_task(self._run(), name="standing")
 
     async def stop(self) -> None:
-        """Give back what was not spent, if that can be done at once."""
+        """Give back what was not spent, if that can be done at once; requests earn anew what could not be. Twice is
+        once."""
         if self._task is None:
             return
-        self._task.cancel()
+        task, self._task = self._task, None
+        task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-        self.retries.earned += self.retries.left
-        self.retries.left = self.retries.most
+            await task
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
-                await self.exchange()
+                await self._give_back()
 
     async def exchange(self) -> None:
         """Once, now. What could not be left is left the next time."""
         if self._unanswered is None:
-            self._sequence += 1
-            self._unanswered = Deposit(self.retries.take_earned(), self.retries.wanted, self.deadly.news())
+            self._leave(Deposit(self.retries.take_earned(), self.retries.wanted, self.deadly.news()))
+        await self._settle()
+
+    async def _give_back(self) -> None:
+        """An exchange that was cut short comes first: it may have brought a share."""
+        if self._unanswered is None or await self._settle():
+            self._leave(Deposit(self.retries.give_back(), 0.0, self.deadly.news()))
+            await self._settle()
+
+    def _leave(self, deposit: Deposit) -> None:
+        self._sequence += 1
+        self._unanswered = deposit
+
+    async def _settle(self) -> bool:
+        """Whether the last deposit was answered, now or by a repetition."""
+        assert self._unanswered is not None
         try:
             share = await self._commons.exchange(self._router, self._sequence, self._unanswered)
         except Unavailable as error:
             self._note(alone=True, reason=error.message)
             self.retries.keep_earned()
-            return
+            return False
         self._note(alone=False, reason="")
         self._unanswered = None
         self.retries.add(share.retries)
         self.deadly.learn(share.refused)
+        return True
 
     async def _run(self) -> None:
         while True:

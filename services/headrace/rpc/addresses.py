@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from headrace.core.address import joined, parted
 from headrace.core.errors import StartupError
 
 _RESOLVE_S = 2.0
@@ -42,13 +43,14 @@ async def located(wanted: tuple[Place, ...]) -> tuple[str, ...]:
 
 
 def _place(word: str) -> Place:
-    host, _, port = word.rpartition(":")
-    if not (host and port.isdecimal() and 0 < int(port) < 2**16):
-        raise StartupError(
-            f"{word!r} is not host:port with a port below 65536.",
-            remedy="Separate several addresses with commas.",
-        )
-    return Place(host.strip("[]"), int(port))
+    try:
+        host, port = parted(word)
+        if not port:
+            raise ValueError("it is not host:port with a port above 0")
+    except ValueError as error:
+        sentence = f"{word!r} is no address: {error}."
+        raise StartupError(sentence, remedy="Separate several addresses with commas.") from None
+    return Place(host, port)
 
 
 async def _addresses(place: Place) -> tuple[str, ...]:
@@ -59,8 +61,4 @@ async def _addresses(place: Place) -> tuple[str, ...]:
         return ()
     # A host that has addresses of both kinds is one host: where there are some of the older kind, they are meant.
     older = [info for info in infos if info[0] == socket.AF_INET]
-    return tuple(_written(str(info[4][0]), place.port) for info in older or infos)
-
-
-def _written(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return tuple(joined(str(info[4][0]), place.port) for info in older or infos)

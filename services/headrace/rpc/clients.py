@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -14,6 +15,7 @@ from headrace.core.fleet import FleetStatus, WorkerState
 from headrace.core.generation import Chunk, GenerateRequest, ModelCard, Prompt, Tokenized
 from headrace.core.jobs import Command, Report
 from headrace.core.route import Explanation
+from headrace.rpc.bearer import showing
 from headrace.rpc.codec.attach import decode_report, encode_command
 from headrace.rpc.codec.fleet import decode_state, decode_status
 from headrace.rpc.codec.generation import (
@@ -43,18 +45,26 @@ def connect(address: str, keepalive: Keepalive = DEFAULT_KEEPALIVE) -> grpc.aio.
 
 
 class _Client:
-    """A channel, its stub, and the deadline of its unary calls. Close it, or use it as a context manager."""
+    """A channel, its stub, and the deadline of its unary calls. Close it, or use it as a context manager.
+
+    channel: one to `address` that several clients share; whoever closes it closes it for all. Default: its own.
+    """
 
     _stub_class: ClassVar[Any]
     # What it means that the server cannot be reached, or that nothing comes from it any more.
     _lost: ClassVar[type[Unavailable]] = RouterLost
 
     def __init__(
-        self, address: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, keepalive: Keepalive = DEFAULT_KEEPALIVE
+        self,
+        address: str,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        keepalive: Keepalive = DEFAULT_KEEPALIVE,
+        channel: grpc.aio.Channel | None = None,
     ) -> None:
         self.address = address
         self._timeout_s = timeout_s
-        self._channel = connect(address, keepalive)
+        self._channel = channel or connect(address, keepalive)
         self._stub: Any = self._stub_class(self._channel)
 
     async def close(self) -> None:
@@ -127,6 +137,11 @@ class FleetClient(_Client):
 
     _stub_class = fleet_pb2_grpc.FleetStub
 
+    def __init__(self, address: str, *, admin_key: str = "", channel: grpc.aio.Channel | None = None) -> None:
+        """admin_key: shown where the router asks for one. Raises nothing."""
+        super().__init__(address, channel=channel)
+        self._admin_key = admin_key
+
     async def status(self) -> FleetStatus:
         return await self._ask(self._stub.Status, fleet_pb2.StatusRequest(), decode_status)
 
@@ -135,7 +150,8 @@ class FleetClient(_Client):
 
     async def drain(self, worker: str, grace_s: float = 0.0) -> WorkerState:
         message = fleet_pb2.DrainRequest(worker=worker, grace_s=grace_s)
-        return await self._ask(self._stub.Drain, message, decode_state)
+        call = partial(self._stub.Drain, metadata=showing(self._admin_key))
+        return await self._ask(call, message, decode_state)
 
     async def metrics(self) -> str:
         return await self._ask(self._stub.Metrics, fleet_pb2.MetricsRequest(), _exposition)

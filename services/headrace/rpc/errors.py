@@ -11,6 +11,7 @@ import grpc
 
 from headrace.core.errors import (
     DeadlineExceeded,
+    Forbidden,
     HeadraceError,
     InternalError,
     InvalidRequest,
@@ -26,7 +27,7 @@ _PUSHBACK_KEY = "grpc-retry-pushback-ms"
 _OWN_MEANING = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
-    grpc.StatusCode.PERMISSION_DENIED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: Forbidden,
 }
 
 

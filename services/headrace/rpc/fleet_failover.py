@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from headrace.core.errors import DeadlineExceeded, NotFound, RouterLost
-from headrace.core.fleet import FleetStatus, WorkerRef, WorkerState
+from headrace.core.fleet import FleetStatus, RefusedWorker, WorkerRef, WorkerState
 from headrace.core.route import Explanation
 from headrace.rpc.contracts import Fleet
 from headrace.rpc.routers import Door, Routers
@@ -27,12 +27,19 @@ class FailoverFleet(Fleet):
         self._late_s = late_s
 
     async def status(self) -> FleetStatus:
-        """As one router sees it that could answer a request now, else as any does; with the workers of all."""
+        """As one router sees it that could answer a request now, else as any does; with the workers and the requests of
+        all that answered."""
         views = await self._views()
         if not views:
             raise self._routers.none()
         speaker = next((view for view in views if view.ready), views[0])
-        return replace(speaker, workers=merged(view.workers for view in views))
+        return replace(
+            speaker,
+            workers=merged(view.workers for view in views),
+            requests_running=sum(view.requests_running for view in views),
+            requests_waiting=sum(view.requests_waiting for view in views),
+            refused=refused_by_any(view.refused for view in views),
+        )
 
     async def _views(self) -> list[FleetStatus]:
         """What the routers say, in their order."""
@@ -73,25 +80,32 @@ class FailoverFleet(Fleet):
         raise self._routers.none()
 
     async def explain(self, request: str) -> Explanation:
-        """All tries of the request that a router which answers still knows, as one."""
+        """All tries of the request that a router which answers still knows, as one. Raises RouterLost where none does
+        and one that serves gave no answer: it may know the request."""
         doors = self._routers.answering()
         if not doors:
             raise self._routers.none()
-        found = await asyncio.gather(*(self._explained(doors, name) for name in names(request)))
-        tries = [explanation for explanation in found if explanation is not None]
-        if not tries:
-            raise NotFound(f"Request {request!r} is not among the last ones of any router that answers.")
-        return joined(request, tries)
+        told = await asyncio.gather(*(self._told(doors, name) for name in names(request)))
+        known = ([found for found in answers if isinstance(found, Explanation)] for answers in told)
+        if tries := [found[0] for found in known if found]:
+            return joined(request, tries)
+        silent = [door.address for door, *answers in zip(doors, *told, strict=True) if None in answers]
+        if silent:
+            where = ", ".join(silent)
+            raise RouterLost(
+                f"The router at {where} may know request {request!r} and did not answer.", retry_after_s=1.0
+            )
+        raise NotFound(f"Request {request!r} is not among the last ones of any router that answers.")
 
-    async def _explained(self, doors: tuple[Door, ...], name: str) -> Explanation | None:
-        answers = await asyncio.gather(*(self._known(door, name) for door in doors))
-        return next((answer for answer in answers if answer is not None), None)
+    async def _told(self, doors: tuple[Door, ...], name: str) -> list[Explanation | NotFound | None]:
+        """What each router says of a try; None if it says nothing."""
+        return list(await asyncio.gather(*(self._known(door, name) for door in doors)))
 
-    async def _known(self, door: Door, name: str) -> Explanation | None:
+    async def _known(self, door: Door, name: str) -> Explanation | NotFound | None:
         try:
             return await self._of(door, lambda fleet: fleet.explain(name))
-        except NotFound:
-            return None
+        except NotFound as unknown:
+            return unknown
 
     async def _of(self, door: Door, ask: Callable[[Fleet], Awaitable[T]]) -> T | None:
         """A router's answer; None if there comes none."""
@@ -110,6 +124,14 @@ def merged(views: Iterable[tuple[WorkerState, ...]]) -> tuple[WorkerState, ...]:
         known = seen.setdefault(state.info.ref, state)
         if state.attached and not known.attached:
             seen[state.info.ref] = state
+    return tuple(seen[ref] for ref in sorted(seen))
+
+
+def refused_by_any(views: Iterable[tuple[RefusedWorker, ...]]) -> tuple[RefusedWorker, ...]:
+    """Each worker once, as the first router says that refuses it."""
+    seen: dict[WorkerRef, RefusedWorker] = {}
+    for one in (one for view in views for one in view):
+        seen.setdefault(one.info.ref, one)
     return tuple(seen[ref] for ref in sorted(seen))
 
 

@@ -12,8 +12,10 @@ from uuid import uuid4
 
 import grpc
 
+from headrace.core.admin import Admin
 from headrace.core.generation import GenerateRequest
 from headrace.core.jobs import Command
+from headrace.rpc.bearer import shown_key
 from headrace.rpc.calls import Calls, Context
 from headrace.rpc.codec.attach import decode_command, encode_report
 from headrace.rpc.codec.fleet import encode_state, encode_status
@@ -70,9 +72,12 @@ class InferenceHandlers(inference_pb2_grpc.InferenceServicer):
 
 
 class FleetHandlers(fleet_pb2_grpc.FleetServicer):
-    def __init__(self, service: Fleet, calls: Calls) -> None:
+    """admin: who may change the fleet. Its looks are free: gateways ask for it on behalf of everybody."""
+
+    def __init__(self, service: Fleet, calls: Calls, *, admin: Admin) -> None:
         self._service = service
         self._calls = calls
+        self._admin = admin
 
     async def Status(self, message: fleet_pb2.StatusRequest, context: Context) -> fleet_pb2.FleetStatus:
         async with self._calls.answering("Fleet.Status", context):
@@ -84,6 +89,7 @@ class FleetHandlers(fleet_pb2_grpc.FleetServicer):
 
     async def Drain(self, message: fleet_pb2.DrainRequest, context: Context) -> fleet_pb2.WorkerState:
         async with self._calls.answering("Fleet.Drain", context):
+            self._admin.require_to_change(shown_key(context.invocation_metadata() or ()))
             return encode_state(await self._service.drain(message.worker, grace(message.grace_s)))
 
     async def Metrics(self, message: fleet_pb2.MetricsRequest, context: Context) -> fleet_pb2.MetricsText:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from headrace.core.errors import HeadraceError, RouterLost
-from headrace.rpc.clients import FleetClient, InferenceClient
+from headrace.rpc.clients import FleetClient, InferenceClient, connect
 from headrace.rpc.contracts import Fleet, Inference
 
 log = structlog.get_logger()
@@ -32,15 +32,14 @@ class Door:
     close: Callable[[], Awaitable[None]]
 
 
-def door_to(address: str) -> Door:
-    """Over gRPC."""
-    inference, fleet = InferenceClient(address), FleetClient(address)
-
-    async def close() -> None:
-        await inference.close()
-        await fleet.close()
-
-    return Door(address, inference, fleet, inference.serving, close)
+def door_to(address: str, admin_key: str = "") -> Door:
+    """Over gRPC, by one connection: what the watch finds out of it is true for every call. admin_key: the fleet's."""
+    channel = connect(address)
+    inference, fleet = (
+        InferenceClient(address, channel=channel),
+        FleetClient(address, admin_key=admin_key, channel=channel),
+    )
+    return Door(address, inference, fleet, inference.serving, inference.close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +108,9 @@ class Routers:
 
     def answering(self) -> tuple[Door, ...]:
         """All but those known not to serve: in the configured order, so that the same one is asked as long as it is
-        well, and those that have yet to say a word last."""
+        well, and those last that have yet to say a word or have just lost a call."""
         posts = sorted(self._posts, key=lambda post: not post.usable)
-        return tuple(post.door for post in posts if post.usable or post.serving is None)
+        return tuple(post.door for post in posts if post.serving is not False)
 
     @asynccontextmanager
     async def using(self, door: Door) -> AsyncIterator[None]:

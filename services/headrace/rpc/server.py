@@ -4,6 +4,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
@@ -11,6 +12,8 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from headrace.core.address import parted
+from headrace.core.admin import Admin
 from headrace.core.errors import RouterLost, StartupError, Unavailable
 from headrace.rpc.calls import Calls
 from headrace.rpc.contracts import Fleet, Inference, WorkerService
@@ -76,9 +79,11 @@ async def serve(
     inference: Inference | None = None,
     fleet: Fleet | None = None,
     worker: WorkerService | None = None,
+    admin: Admin = Admin(),  # noqa: B008 — a frozen value
     keepalive: Keepalive = Keepalive(),  # noqa: B008 — a frozen value
 ) -> Server:
-    """Serve the given implementations on `address` (`host:port`, port 0 for any free one).
+    """Serve the given implementations on `address` (`host:port`, port 0 for any free one). admin: who may change the
+    fleet.
 
     Health is NOT_SERVING until `set_ready(True)`, but for the name `LIVE`. Raises StartupError if the address cannot
     be listened on.
@@ -87,7 +92,7 @@ async def serve(
     server = grpc.aio.server(options=server_options(keepalive))
     offers = [
         _Offer("Inference", inference, InferenceHandlers, inference_pb2_grpc.add_InferenceServicer_to_server),
-        _Offer("Fleet", fleet, FleetHandlers, fleet_pb2_grpc.add_FleetServicer_to_server),
+        _Offer("Fleet", fleet, partial(FleetHandlers, admin=admin), fleet_pb2_grpc.add_FleetServicer_to_server),
         _Offer("Worker", worker, WorkerHandlers, worker_pb2_grpc.add_WorkerServicer_to_server),
     ]
     offers = [offer for offer in offers if offer.service is not None]
@@ -121,12 +126,12 @@ def _listen(server: grpc.aio.Server, address: str) -> int:
 
 def _obstacle(address: str) -> str | None:
     """Why nobody could listen on `address`, in words that gRPC's own error lacks; None if somebody can."""
-    host, _, port = address.rpartition(":")
-    # The resolver would take a larger number for another port, silently.
-    if not (host and port.isdecimal() and int(port) < 2**16):
-        return "it is not host:port with a port below 65536"
     try:
-        family, kind, protocol, _, name = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        host, port = parted(address)
+    except ValueError as error:
+        return str(error)
+    try:
+        family, kind, protocol, _, name = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(name)

@@ -13,7 +13,7 @@ redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -tonumber(ARGV[5]) - 1)
 
 local last = redis.call('HMGET', KEYS[3], 'sequence', 'granted')
 local granted = last[2]
-if last[1] ~= ARGV[1] then
+if tonumber(ARGV[1]) > tonumber(last[1] or 0) then
   local left = math.min(tonumber(ARGV[4]), tonumber(redis.call('GET', KEYS[1]) or ARGV[4]) + tonumber(ARGV[2]))
   local given = math.max(0, math.min(math.floor(left), tonumber(ARGV[3])))
   redis.call('SET', KEYS[1], tostring(left - given))

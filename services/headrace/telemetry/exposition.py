@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, start_http_server
 
+from headrace.core.address import joined
 from headrace.core.errors import StartupError
 
 
@@ -15,7 +16,7 @@ def expose(host: str, port: int, registry: CollectorRegistry) -> Callable[[], No
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise StartupError(
-            f"Cannot serve metrics on {host}:{port}: {error.strerror or error}.",
+            f"Cannot serve metrics on {joined(host, port)}: {error.strerror or error}.",
             remedy="Free the port or choose another with --metrics-port.",
         ) from None
 

@@ -37,7 +37,8 @@ def show(options: StatusOptions) -> int:
 
 def _summary(status: dict[str, Any]) -> str:
     state = "ready" if status["ready"] else f"not ready: {status['reason'].rstrip('.')}"
-    return f"{state}; {status['requests_running']} running, {status['requests_waiting']} waiting"
+    counts = f"{status['requests_running']} running, {status['requests_waiting']} waiting"
+    return f"{state}; this gateway's routers have {counts}"
 
 
 def _table(status: dict[str, Any]) -> Table:

@@ -12,6 +12,7 @@ from typing import Self
 
 import psutil
 
+from headrace.core.address import joined, parted
 from headrace.core.errors import StartupError
 
 NONCE_BYTES = 8
@@ -41,15 +42,15 @@ class DataAddress:
     def parse(cls, text: str) -> Self:
         """Raises ValueError."""
         place, _, life = text.partition("/")
-        host, _, port = place.rpartition(":")
+        host, port = parted(place)
         nonce, _, meeting = life.partition("/")
-        address = cls(str(ipaddress.ip_address(host)), int(port), bytes.fromhex(nonce), int(meeting or 0))
+        address = cls(str(ipaddress.ip_address(host)), port, bytes.fromhex(nonce), int(meeting or 0))
         if str(address) != text or len(address.nonce) != NONCE_BYTES or not 0 < address.port < 1 << 16:
             raise ValueError(f"{text!r} is no data address")
         return address
 
     def __str__(self) -> str:
-        place = f"{self.host}:{self.port}/{self.nonce.hex()}"
+        place = f"{joined(self.host, self.port)}/{self.nonce.hex()}"
         return f"{place}/{self.meeting}" if self.meeting else place
 
 

@@ -38,17 +38,17 @@ def standing(commons: Faraway, name: str) -> Standing:
 async def test_a_budget_in_common() -> None:
     far = Faraway()
     one, two = standing(far, "one"), standing(far, "two")
-    # 1. Each begins with a few in hand and takes more.
+    # 1. Each begins with a few in hand, which are the fleet's too, and takes more.
     assert (one.retries.left, two.retries.left) == (5, 5)
     await one.exchange()
     await two.exchange()
     assert (one.retries.left, two.retries.left) == (20, 20)
-    # 2. One has a bad time, until the fleet has no more to give: 50 in all, and the few.
+    # 2. One has a bad time, until the fleet has no more to give: 50 in all, of which the other has 20.
     spent = 0
     while one.retries.spend():
         spent += 1
         await one.exchange()
-    assert spent == 5 + 50 - 15
+    assert spent == 50 - 20
     # 3. What the other earns is for both.
     for _ in range(11):
         two.retries.earn()
@@ -84,7 +84,7 @@ async def test_an_answer_that_was_lost_costs_nothing() -> None:
     far.deaf = False
     await one.exchange()
     assert one.retries.left == 20
-    assert (await far.commons.exchange("all", 1, Deposit(wanted=100))).retries == 50 - 15
+    assert (await far.commons.exchange("all", 1, Deposit(wanted=100))).retries == 50 - 20
     await two.exchange()
     with pytest.raises(WorkerLost, match="refused"):
         two.deadly.check(POISON)

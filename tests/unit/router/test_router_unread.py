@@ -54,7 +54,7 @@ async def test_a_caller_that_leaves_as_the_time_runs_out_has_left() -> None:
         stream = toy.router.generate(ask(timeout_s=0.5))
         await anext(stream)
         leaving = asyncio.create_task(stream.aclose())
-        run = toy.router._conductor._runs["r1"]
+        (run,) = toy.router._conductor.runs
         await toy.until(lambda: any(isinstance(notice.word, Over) for notice in run.inbox._queue))
         aborting.set()
         handing.set()

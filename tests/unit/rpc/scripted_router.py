@@ -122,14 +122,14 @@ class ScriptedRouter:
 
 
 @asynccontextmanager
-async def gateway(*routers: ScriptedRouter, serving: bool = True) -> AsyncIterator[Routers]:
+async def gateway(*routers: ScriptedRouter, serving: bool = True, pace: Pace = QUICK) -> AsyncIterator[Routers]:
     """Before these routers, each of which has said whether it serves."""
     by_address = {router.address: router for router in routers}
 
     async def locate() -> tuple[str, ...]:
         return tuple(by_address)
 
-    asked = Routers(locate, lambda address: by_address[address].door(), QUICK)
+    asked = Routers(locate, lambda address: by_address[address].door(), pace)
     await asked.start()
     for router in routers:
         router.says.put_nowait(serving)

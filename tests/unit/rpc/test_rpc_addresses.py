@@ -74,3 +74,8 @@ def test_only_names_can_mean_another_host() -> None:
 def test_what_is_no_address_is_one_sentence(line: str) -> None:
     with pytest.raises(StartupError, match="is not host:port"):
         places(line)
+
+
+def test_an_ipv6_address_needs_brackets() -> None:
+    with pytest.raises(StartupError, match=r"'::1:9000' is no address: .* not in brackets"):
+        places("::1:9000")

@@ -40,7 +40,7 @@ def test_an_error_fits_into_metadata_whatever_it_says() -> None:
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", errors.DeadlineExceeded),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "Sent message larger than max (9 vs. 4)", errors.InvalidRequest),
         (grpc.StatusCode.UNAUTHENTICATED, "", errors.Unauthenticated),
-        (grpc.StatusCode.PERMISSION_DENIED, "", errors.Unauthenticated),
+        (grpc.StatusCode.PERMISSION_DENIED, "", errors.Forbidden),
         (grpc.StatusCode.INVALID_ARGUMENT, "", errors.InvalidRequest),
         (grpc.StatusCode.UNIMPLEMENTED, "Method not found!", errors.InternalError),
         (grpc.StatusCode.UNKNOWN, "?", errors.InternalError),

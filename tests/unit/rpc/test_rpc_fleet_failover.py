@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 from fixtures.eventually import eventually
-from scripted_router import ScriptedRouter, gateway, lost
+from scripted_router import QUICK, ScriptedRouter, gateway, lost
 
 from headrace.core.errors import NotFound, RouterLost
-from headrace.core.fleet import FleetStatus, Load, Role, WorkerInfo, WorkerRef, WorkerState
+from headrace.core.fleet import FleetStatus, Load, RefusedWorker, Role, WorkerInfo, WorkerRef, WorkerState
 from headrace.core.layout import KvLayout
 from headrace.core.lifecycle import Phase, Transition
 from headrace.core.route import Explanation, Route
@@ -65,9 +65,33 @@ async def test_the_workers_are_those_of_all_routers_whoever_is_ready() -> None:
     two = ScriptedRouter("b:1", status_now=FleetStatus(False, "no prefill worker", (here,), 3, 4))
     async with gateway(one, two) as routers:
         fleet = FailoverFleet(routers)
-        assert await fleet.status() == FleetStatus(True, "", (here, other), 1, 2)
+        assert await fleet.status() == FleetStatus(True, "", (here, other), 4, 6)
         one.gone = True
         assert await fleet.status() == FleetStatus(False, "no prefill worker", (here,), 3, 4)
+
+
+async def test_who_is_refused_by_one_router_is_told_of_once() -> None:
+    one = RefusedWorker(replace(INFO, ref=WorkerRef("d9", "1")), "speaks protocol 7")
+    two = RefusedWorker(replace(INFO, ref=WorkerRef("d8", "1")), "has other weights")
+    routers = [
+        ScriptedRouter("a:1", status_now=FleetStatus(True, "", (), 1, 0, (one,))),
+        ScriptedRouter("b:1", status_now=FleetStatus(True, "", (), 0, 2, (replace(one, reason="is odd"), two))),
+    ]
+    async with gateway(*routers) as asked:
+        assert await FailoverFleet(asked).status() == FleetStatus(True, "", (), 1, 2, (two, one))
+
+
+async def test_a_router_that_lost_a_call_is_still_asked_of_its_requests() -> None:
+    """It rests from new requests, and knows those that it has served."""
+    one = ScriptedRouter("a:1", known={"r": life("r", "stop", 100.0, 12.0)})
+    two = ScriptedRouter("b:1")
+    async with gateway(one, two, pace=replace(QUICK, rest_s=60.0)) as routers:
+        for door in routers.answering():
+            routers.lost(door)
+        assert (await FailoverFleet(routers).explain("r")).outcome == "stop"
+        assert (await FailoverFleet(routers).status()).ready
+        with pytest.raises(RouterLost):
+            await routers.turn(0.0)
 
 
 async def test_a_router_that_stands_still_is_waited_for_only_while_none_is_ready() -> None:
@@ -130,6 +154,11 @@ async def test_explaining_joins_the_tries_that_are_known() -> None:
         one.gone = True
         assert (await fleet.explain("r")).outcome == "stop"
         assert (await fleet.explain("s")).request == "s"
+        # It may have known of a request that nobody else knows, until it is known to be away.
+        with pytest.raises(RouterLost, match="a:1 may know request 't'"):
+            await fleet.explain("t")
+        one.says.put_nowait(None)
+        await eventually(lambda: len(routers.answering()) == 1)
         with pytest.raises(NotFound, match="'t'"):
             await fleet.explain("t")
 

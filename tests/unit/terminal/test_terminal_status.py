@@ -34,4 +34,4 @@ def test_a_worker_that_is_not_ready_says_why(capsys: pytest.CaptureFixture[str])
     assert third.split()[:4] == ["d2@01234567", "decode", "not", "ready"]
     assert told == "d2 is not ready: its engine has been in one step for more than 60 s."
     assert refused == "d3 is refused: it speaks protocols 7 to 7 and this router 2 to 2."
-    assert summary == "ready; 1 running, 0 waiting"
+    assert summary == "ready; this gateway's routers have 1 running, 0 waiting"
