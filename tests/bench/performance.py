@@ -1,9 +1,10 @@
-"""Writes the tables of docs/performance.md: engine, memory, hand-offs against bare links, Headrace against peers.
+"""Writes the tables of docs/performance.md: engine, memory, hand-offs against bare links, cancels, peers.
 
-    python tests/bench/performance.py [--only engine|memory|handoff|peers] [--rounds N] [--servers NAME,...] [--more]
+    python tests/bench/performance.py [--only engine|memory|handoff|cancel|peers] [--rounds N]
+        [--servers NAME,...] [--more]
 
-Run by `make performance`, on a machine that does nothing else. Engine, memory and hand-offs take two minutes each. The
-peers' part needs two directories in the environment, and is skipped without them:
+Run by `make performance`, on a machine that does nothing else. Engine, memory and hand-offs take two minutes each,
+cancels one. The peers' part needs two directories in the environment, and is skipped without them:
 
     PEERS_KIT  the kit: compare.py, load.py, peers.toml
     PEERS      the peers' environments, as the kit's setup made them
@@ -88,10 +89,20 @@ def measure_memory(page: str, day: str, machine: str) -> str:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode not in {0, MISSED} or not done.stdout:
         raise SystemExit("tests/bench/memory.py brought no table; what it said stands above.")
-    return put(page, "memory", memory_table(done.stdout, day, machine))
+    return put(page, "memory", dated_table(done.stdout, day, machine))
 
 
-def memory_table(table: str, day: str, machine: str) -> str:
+def measure_cancel(page: str, day: str, machine: str) -> str:
+    """A goal missed is in the table, and no reason to leave the table out."""
+    command = [sys.executable, HERE / "cancel.py"]
+    print("cancel   tests/bench/cancel.py", file=sys.stderr)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in {0, MISSED} or not done.stdout:
+        raise SystemExit("tests/bench/cancel.py brought no table; what it said stands above.")
+    return put(page, "cancel", dated_table(done.stdout, day, machine))
+
+
+def dated_table(table: str, day: str, machine: str) -> str:
     return f"Measured on {day}, on {machine}.\n\n{table}"
 
 
@@ -115,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Writes the tables of docs/performance.md.")
     parser.add_argument("--rounds", type=int, default=3, help="of the peers' part; the tables have medians")
     parser.add_argument(
-        "--only", choices=("engine", "memory", "handoff", "peers"), help="leave the other parts as they are"
+        "--only", choices=("engine", "memory", "handoff", "cancel", "peers"), help="leave the other parts as they are"
     )
     parser.add_argument("--servers", default="", help="of the peers' part: only these, names between commas")
     parser.add_argument("--more", action="store_true", help="more rounds for the peers' last report, not a new one")
@@ -128,7 +139,9 @@ def main() -> int:
         PAGE.write_text(measure_memory(PAGE.read_text(), today, machine.words))
     if wanted.only in {None, "handoff"}:
         PAGE.write_text(measure_handoff(PAGE.read_text(), today))
-    if wanted.only in {"engine", "memory", "handoff"}:
+    if wanted.only in {None, "cancel"}:
+        PAGE.write_text(measure_cancel(PAGE.read_text(), today, machine.words))
+    if wanted.only in {"engine", "memory", "handoff", "cancel"}:
         return 0
     kit, peers = os.environ.get("PEERS_KIT"), os.environ.get("PEERS")
     if not kit or not peers:

@@ -60,7 +60,11 @@ class Child:
 
     @staticmethod
     async def start(spec: ProcessSpec) -> "Child":
-        """Start it in a session of its own: a terminal's Ctrl-C is for us, and we tell the child in order."""
+        """Start it in a process group of its own: a terminal's Ctrl-C is for us, and we tell the child in order.
+
+        Not in a session of its own: Linux deals processor time out to sessions first, and where all cores are taken a
+        process that wakes in one of several waits for hundreds of milliseconds.
+        """
         with spec.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *spec.argv,
@@ -68,7 +72,7 @@ class Child:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env=dict(spec.environment),
-                start_new_session=True,
+                process_group=0,
             )
         return Child(spec, process)
 

@@ -151,13 +151,13 @@ class EmbeddedRedis:
             raise StartupError(
                 f"The path {socket} is too long for a socket.", remedy="Set TMPDIR to a directory with a shorter path."
             )
-        # A session of its own keeps a terminal's Ctrl-C from ending Redis before those who use it have left.
+        # A process group of its own keeps a terminal's Ctrl-C from ending Redis before those who use it have left.
         self._process = await asyncio.create_subprocess_exec(
             *command_line(find_server(), self._directory, os.getpid()),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
+            process_group=0,
         )
         try:
             await self._until_ready(socket)

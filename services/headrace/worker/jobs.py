@@ -87,6 +87,8 @@ class Leg(ABC):
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.time()
         self._deadline = self._loop.call_later(job.timeout_s, self._expire)
+        self._ended_at: float | None = None
+        self._settled_at: float | None = None
 
     @property
     def key(self) -> JobKey:
@@ -147,6 +149,7 @@ class Leg(ABC):
         """The fence: from here on no transfer touches the job's pages."""
         self._station.legs.unbind(report.transfer)
         self._transfer = None
+        self._settled_at = self._loop.time()
         if self.outcome is None:
             self._closed(report)
         else:
@@ -157,6 +160,7 @@ class Leg(ABC):
         if self.outcome is not None:
             return
         self.outcome = outcome
+        self._ended_at = self._loop.time()
         self._deadline.cancel()
         if outcome is Outcome.ABORTED:
             self.outbox.forget_tokens(self.key)
@@ -244,8 +248,9 @@ class Leg(ABC):
 
     def _leave(self) -> None:
         self._move(State.GONE)
-        # One clock for all processes of a machine: what a cancel takes is read off these stamps.
-        log.debug("job.gone", job=str(self.key), at=round(self._loop.time(), 6))
+        # One clock for all processes of a machine: what a cancel takes, and where, is read off these stamps.
+        at = self._loop.time()
+        log.debug("job.gone", job=str(self.key), ended=self._ended_at, settled=self._settled_at, at=at)
         self._station.legs.drop(self)
 
     def _move(self, state: State) -> None:

@@ -10,7 +10,7 @@ import pytest
 from bench import performance
 from bench.goals import Goal, Reached, goals_table, met, reach, read_goals
 from bench.peers import asked, compare, config_for, peers_table
-from bench.performance import ENGINES, GOALS, HERE, PAGE, engine_tables, memory_table, peers_tables, put
+from bench.performance import ENGINES, GOALS, HERE, PAGE, dated_table, engine_tables, peers_tables, put
 
 from headrace.bench.ceilings import Ceilings
 from headrace.bench.machine import Machine
@@ -181,7 +181,8 @@ def test_the_page_has_a_place_for_every_table(tmp_path: Path) -> None:
     for name in ENGINES:
         page = put(page, f"engine {name}", f"the engine in {name}")
     page = put(page, "handoff", "every link")
-    page = put(page, "memory", memory_table("| a worker's peak |\n", "2026-11-30", "two cores"))
+    page = put(page, "cancel", "every stage")
+    page = put(page, "memory", dated_table("| a worker's peak |\n", "2026-11-30", "two cores"))
     assert "Measured on 2026-11-30, on two cores.\n\n| a worker's peak |\n<!-- /memory -->" in page
     made = {"date": "2026-11-30", "load_average_before": 0.25, "machine": "two cores", "versions": {"headrace": "1"}}
     page = peers_tables(page, {**made, "results": {"headrace": [{"startup_s": 2.5, "workloads": {}}]}}, KIT)

@@ -73,6 +73,16 @@ async def test_a_dead_child_is_started_again(tmp_path: Path) -> None:
     assert len(set(ready.pids)) == 3
 
 
+async def test_a_child_hears_no_signal_of_our_terminal_and_shares_our_processor_time(tmp_path: Path) -> None:
+    """Its process group is its own. Its session is ours: Linux deals time out to sessions first."""
+    ready = Readiness()
+    async with supervised(ready) as supervisor:
+        await supervisor.start([spec(tmp_path, SERVE)])
+        (pid,) = ready.pids
+        assert os.getpgid(pid) == pid
+        assert os.getsid(pid) == os.getsid(0)
+
+
 async def test_a_child_is_kept_though_a_restart_of_it_went_wrong(tmp_path: Path) -> None:
     """The machine is full for a moment: whoever keeps the state file cannot, and the child must not be lost by it."""
     ready = Readiness()
