@@ -185,8 +185,7 @@ class Worker:
         await self._legs.empty()
 
     async def retire(self, grace_s: float) -> None:
-        """Drain for at most `grace_s`, then end what still runs. Routers stay attached and hear how each job ended.
-        Called again, it returns when that is over, or earlier if less is left of `grace_s`."""
+        """Drain for at most `grace_s`, then end what runs; routers stay attached and hear it. Called again: Retirement."""
         self.drain()
         await self._retirement.run(grace_s)
 
