@@ -185,7 +185,7 @@ class Worker:
         await self._legs.empty()
 
     async def retire(self, grace_s: float) -> None:
-        """Drain for at most `grace_s`, then end what runs; routers stay attached and hear it. Called again: Retirement."""
+        """Drain for at most `grace_s`, then end what runs; routers stay attached and hear it. Again: Retirement."""
         self.drain()
         await self._retirement.run(grace_s)
 
