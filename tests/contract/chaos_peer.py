@@ -23,6 +23,8 @@ REFUSED = "headrace_kv_units_refused_total"
 PATIENT = TransferOptions(send_slabs=8, receive_slabs=8, drain_s=0.5, linger_s=0.5)
 # So that a stall is soon over.
 HASTY = replace(PATIENT, silent_s=1.5, short_s=4.0)
+# A receiver that soon sees what only it can see.
+WATCHFUL = replace(PATIENT, overdue_s=1.0)
 
 
 class FaultyPeer(Peer):

@@ -1,4 +1,4 @@
-"""How long a sender waits for its peer, and that a receiver has no clock but its deadline."""
+"""How long a sender waits for its peer, whatever a router says of it; a receiver's clock is in test_carrier_overdue."""
 
 from collections.abc import Callable, Iterator
 
@@ -168,14 +168,68 @@ def test_a_transfer_given_up_waits_for_a_peer_that_is_alive_and_not_for_a_silent
     assert patience.ends_at(waiting_since=float("inf"), heard_at=never) == float("inf")
 
 
-def test_a_peer_known_to_be_dead_is_not_waited_for(desks: tuple[Desk, Desk], clock: Clock) -> None:
+@pytest.mark.parametrize("before", ["open", "cancelled", "failed"])
+def test_a_peer_known_to_be_dead_is_not_waited_for(desks: tuple[Desk, Desk], clock: Clock, before: str) -> None:
+    """Nor when the transfer was over, and reported, before anybody knew."""
     prefill, decode = desks
     ticket = decode.ticket(16)
     prefill.sends(ticket)
     prefill.step()
+    if before == "cancelled":
+        prefill.transfers.cancel(ticket.transfer)
+    elif before == "failed":
+        clock.now += 5.0
+        prefill.step()
+    assert [report.status.value for report in prefill.reports] == [before] * (before != "open")
     assert prefill.slabs(SlabState.POSTED) == 4
     prefill.transfers.cancel(ticket.transfer, lost=True)
     prefill.step()
-    assert [report.status for report in prefill.reports] == [TransferStatus.CANCELLED]
+    assert [report.status.value for report in prefill.reports] == [before if before != "open" else "cancelled"]
     assert prefill.slabs(SlabState.FREE) == 16
     assert prefill.transfers.empty
+
+
+def test_who_listens_for_a_dead_sender_does_so_for_a_moment_only(desks: tuple[Desk, Desk], clock: Clock) -> None:
+    _, decode = desks
+    ticket = decode.ticket(16)
+    decode.receives(ticket)
+    decode.step()
+    decode.transfers.cancel(ticket.transfer)
+    # 1. Of one that dies as its router says its last word may still come.
+    decode.transfers.cancel(ticket.transfer, lost=True)
+    decode.step()
+    assert not decode.transfers.empty
+    assert decode.tenure.due == clock.now + 1.0
+    clock.now += 1.0
+    for _ in range(2):
+        decode.step()
+    assert decode.transfers.empty
+    assert decode.slabs(SlabState.FREE) == 16
+    assert len(decode.reports) == 1
+
+
+def test_nobody_hangs_up_on_a_peer_that_takes_things_whatever_a_router_says(
+    desks: tuple[Desk, Desk], clock: Clock
+) -> None:
+    prefill, decode = desks
+    waiting, other = decode.ticket(4), decode.ticket(400)
+    prefill.sends(waiting)
+    prefill.transfers.send(other, 1e6)
+    prefill.transfers.advance(other.transfer, (0, 1, 2, 3))
+    decode.receives(other)
+    steps = (prefill, decode, prefill)
+    for desk in steps:
+        desk.step()
+    prefill.transfers.cancel(waiting.transfer, lost=True)
+    # 1. It takes other frames all the time, so it is not dead.
+    for turn in range(2, 10):
+        prefill.transfers.advance(other.transfer, tuple(range(4 * turn)))
+        for desk in steps:
+            desk.step()
+        assert prefill.slabs(SlabState.POSTED) == 1
+        clock.now += 0.5
+    # 2. When it has taken nothing for a moment, it may well be.
+    clock.now += 0.5
+    prefill.step()
+    assert prefill.slabs(SlabState.FREE) == 16
+    assert [report.transfer for report in prefill.reports] == [waiting.transfer]

@@ -163,7 +163,10 @@ async def test_what_is_not_here_is_not_exported(link: str) -> None:
         ending = await old_of(pair).router.ended(key)
         assert isinstance(ending.error, TransferFailed)
         assert f"of {len(export.tokens)} tokens are here" in ending.error.message
-        new_of(pair).router.say(Abort(key))
+        # Who waits for them hears it from the old worker, whatever their router thinks of it.
+        waiting = await new_of(pair).router.ended(key)
+        assert isinstance(waiting.error, TransferFailed)
+        assert "gave the transfer up" in waiting.error.message
         await pair.quiet()
 
 

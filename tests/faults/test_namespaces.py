@@ -1,6 +1,7 @@
 """Namespaces as processes have them: each reaches the others, is parted in silence, and reaches them again."""
 
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -81,6 +82,15 @@ async def test_what_a_run_leaves_is_removed_and_another_at_the_same_time_is_left
         name = one.inside("a")[-1]
         assert there_is(name)
     assert not there_is(name)
+
+
+async def test_a_place_is_free_as_soon_as_it_was_left() -> None:
+    """Several times, at once after each other: the kernel takes its time to clear up."""
+    for _ in range(5):
+        async with namespaces(("a", "b")) as made:
+            name = made.inside("a")[-1]
+            assert there_is(name)
+        assert not [device for _, device in socket.if_nameindex() if device.startswith(name.partition("-")[0] + "-")]
 
 
 async def test_what_runs_in_them_ends_with_them() -> None:

@@ -31,6 +31,7 @@ from headrace.chaos.members import Kind, Member, of_kind
 from headrace.chaos.mix import HELD, Ask, salted
 from headrace.chaos.probes import Pair, pair_of
 from headrace.chaos.proxies import Proxies
+from headrace.chaos.refusals import must_be_refused, refused
 from headrace.chaos.rest import silent, until_at_rest, until_whole
 from headrace.chaos.strike import Blow, aimed, clear, pass_by, strike
 from headrace.chaos.verdict import Counts, Judged, finished, judge, total
@@ -147,6 +148,7 @@ async def _struck(course: _Course) -> dict[str, Heard]:
     """Arm, ask, strike, and hear everybody to the end."""
     arena, cell = course.arena, course.cell
     workers = [member.name for member in of_kind(arena.cluster.members, holder(cell))]
+    refused_before = await refused(arena.client, arena.cluster.members)
     async with _aimed_at(course, workers):
         asking = {one.name: asyncio.create_task(_ask(course, one)) for one in arena.asks}
         try:
@@ -156,6 +158,8 @@ async def _struck(course: _Course) -> dict[str, Heard]:
             for task in asking.values():
                 task.cancel()
             await asyncio.gather(*asking.values(), return_exceptions=True)
+    if must_be_refused(cell) and await refused(arena.client, arena.cluster.members) <= refused_before:
+        course.complain(Counts(missed=1), "nobody refused the frame that was damaged")
     return {name: task.result() for name, task in asking.items()}
 
 

@@ -84,9 +84,11 @@ class Namespaces:
             for pid in (await _run("ip", "netns", "pids", name)).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
+        # First: a namespace lives on without its name while sockets in it say their last words, and so does its cable.
+        for device in [name for _, name in socket.if_nameindex() if name.startswith(self._prefix)]:
+            await _run("ip", "link", "del", device)
+        for name in self._left():
             await _run("ip", "netns", "del", name)
-        if self._bridge in (name for _, name in socket.if_nameindex()):
-            await _run("ip", "link", "del", self._bridge)
 
     def _left(self) -> list[str]:
         return sorted(path.name for path in _NAMESPACES.glob(f"{self._prefix}*"))

@@ -17,7 +17,7 @@ class Counts:
     """What must be zero. wrong: answers of which a token, a text or a logprob differs. leaks: workers that did not come
     to rest. endings: requests that had not exactly one ending, or that nobody answered once all was whole again.
     hung: processes that did not answer or did not stop. died: that ended by themselves. wordless: errors without a
-    type and a sentence. missed: cases whose fault did not strike where it should."""
+    type and a sentence. missed: cases whose fault did not strike where it should, or was not noticed."""
 
     wrong: int = 0
     leaks: int = 0

@@ -151,7 +151,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """First report of an attachment."""
+    """First report of an attachment. Comes again when the worker's data address has changed, and means only that."""
 
     info: WorkerInfo
     load: Load

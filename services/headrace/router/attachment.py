@@ -7,6 +7,7 @@ still for long, its jobs are cut as well. Knows no routes and does not reconnect
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Protocol, cast
 
 import structlog
@@ -192,8 +193,17 @@ class Attachment:
                     self._on_plight(self.info.ref)
             case Met() as met:
                 self._on_met(met)
-            case Welcome():
-                log.warning("report.unexpected", worker=str(self.info.ref), report="welcome")
+            case Welcome(info):
+                self._take_address(info)
+
+    def _take_address(self, info: WorkerInfo) -> None:
+        """The worker's link was opened again elsewhere: its peers must meet it anew."""
+        if info.ref != self.info.ref:
+            log.warning("report.unexpected", worker=str(self.info.ref), report="welcome")
+        elif info.data_address != self.info.data_address:
+            log.info("worker.moved", worker=str(info.ref), data_address=info.data_address)
+            self.info = replace(self.info, data_address=info.data_address)
+            self._on_change()
 
     def _tell(self, key: JobKey, word: Word) -> None:
         leg = self._legs.get(key)

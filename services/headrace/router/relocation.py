@@ -42,11 +42,12 @@ class Relocation(Attempt):
         self._last_token = last_token
 
     def take(self, notice: Notice) -> TokenEvent | FinishReason | Frozen | None:
+        went_on = self.decoding
         try:
             heard = super().take(notice)
         except AttemptFailed as failure:
             raise _without_pages(failure) from None
-        if self.decoding:
+        if self.decoding and not went_on:
             self._source.close()
         return heard
 

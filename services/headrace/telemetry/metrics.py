@@ -119,7 +119,8 @@ class TransferMetrics:
         )
         self.stalls = Counter(
             "headrace_kv_transfer_stalls",
-            "Sends given up because their peer took nothing (silent), or only other frames (short).",
+            "Transfers given up: the peer took nothing (silent), or only other frames (short), or what it sent did not"
+            " come (overdue).",
             ["reason"],
             registry=registry,
         )
@@ -138,7 +139,7 @@ class TransferMetrics:
         for direction in ("sent", "received"):
             self.bytes.labels(direction)
             self.messages.labels(direction)
-        for reason in ("silent", "short"):
+        for reason in ("silent", "short", "overdue"):
             self.stalls.labels(reason)
         for outcome in ("met", "failed"):
             self.meetings.labels(outcome)

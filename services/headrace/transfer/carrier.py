@@ -101,7 +101,8 @@ class Carrier(Protocol):
     def cancel(self, transfer: bytes, *, lost: bool = False) -> None:
         """Give a transfer up; its report (CANCELLED, unless it was already closing) follows promptly.
 
-        lost: its peer is known to be dead, and is not waited for: all that is under way to it fails.
+        lost: its peer is said to be dead. What is under way of it, also when its report was made before, is not waited
+        for any longer, and all that is under way to the peer fails, unless that took something a moment ago.
         """
         ...
 

@@ -8,6 +8,7 @@ from headrace.core.ticket import Ticket
 from headrace.transfer.carrier import Side, TransferStatus
 from headrace.transfer.leg import Flight, Leg
 from headrace.transfer.link import ReceiptState
+from headrace.transfer.peers import FAREWELL_S, NEVER
 from headrace.transfer.site import Site
 from headrace.transfer.slabs import SlabState
 from headrace.transfer.wire import (
@@ -27,6 +28,9 @@ class Inbound(Leg):
 
     Until its first unit arrives a transfer posts one slab only: a sender may be far from its turn, and slabs that
     wait for it are missing to those whose pages are here.
+
+    A sender may rightly be silent for as long as the prompt takes. What it has sent, as what came behind that shows,
+    must be here soon: units are sent in order, and the End right behind the last one.
     """
 
     side = Side.RECEIVER
@@ -41,11 +45,18 @@ class Inbound(Leg):
         self.end = site.link.post(self.frame_id(), self._end_frame)
         self._end_heard = False
         self._last_word: End | None = None
+        self._heard_at = self.began
         self.slabs.register(ticket.transfer)
 
     @property
+    def due(self) -> float:
+        return min(super().due, self._overdue_at) if self.open else super().due
+
+    @property
     def gives_up_at(self) -> float:
-        return self.closed_at + self.site.options.linger_s
+        options = self.site.options
+        dead_at = max(self.said_dead_at, self.closed_at + min(FAREWELL_S, options.silent_s))
+        return min(self.closed_at + options.linger_s, dead_at, self._discards_end_at)
 
     @property
     def messages(self) -> int:
@@ -59,6 +70,8 @@ class Inbound(Leg):
         if self.open:
             self._post_ahead()
             self._conclude()
+        if self.open and self.site.clock() >= self._overdue_at:
+            self._overdue()
 
     def closed(self, status: TransferStatus) -> None:
         for flight in self.flights.values():
@@ -82,6 +95,7 @@ class Inbound(Leg):
         if self._end_heard or self.end is None or self.end.pending:
             return
         self._end_heard = True
+        self._heard_at = self.site.clock()
         if self.end.state is ReceiptState.FAILED:
             self.fail(TransferFailed(f"The prefill worker {self.ticket.source} was lost: {self.end.reason}."))
             return
@@ -108,7 +122,7 @@ class Inbound(Leg):
             return False
         unit = flight.unit
         frame = flight.slab.frame[: self.site.frame_bytes(unit.block_count)]
-        self.slabs.arrive(flight.slab)
+        self._arrive(flight)
         verdict = verify_unit(self.ticket, unit, frame)
         if isinstance(verdict, Refusal):
             self._refuse(verdict)
@@ -127,8 +141,46 @@ class Inbound(Leg):
             if flight.receipt.state is ReceiptState.FAILED:
                 self._lost(flight)
                 return
-            if flight.receipt.state is ReceiptState.DONE and flight.slab.state is SlabState.POSTED:
-                self.slabs.arrive(flight.slab)
+            if flight.receipt.state is ReceiptState.DONE:
+                self._arrive(flight)
+
+    def _arrive(self, flight: Flight) -> None:
+        if flight.slab.state is SlabState.POSTED:
+            self.slabs.arrive(flight.slab)
+            self._heard_at = self.site.clock()
+
+    @property
+    def _overdue_at(self) -> float:
+        """When something is given up that the sender has certainly sent, for what it sends behind that is here. NEVER
+        if nothing of the kind is missing, or no slab is posted for it."""
+        missing_since = NEVER
+        if self.settled_units == len(self.units):
+            if self.units and not self._end_heard:
+                missing_since = self._heard_at
+        elif (first := self.flights.get(self.settled_units)) is not None and first.receipt.pending:
+            later = self._end_heard or any(not flight.receipt.pending for flight in self.flights.values())
+            if later:
+                missing_since = max(first.began, self._heard_at)
+        return missing_since + self.site.options.overdue_s
+
+    @property
+    def _discards_end_at(self) -> float:
+        """When the rest is given up of what the sender, by its last word, had under way; NEVER before that word."""
+        if self._last_word is None or not self.flights:
+            return NEVER
+        posted = (flight.began for flight in self.flights.values())
+        return max(self.closed_at, self._heard_at, *posted) + self.site.options.overdue_s
+
+    def _overdue(self) -> None:
+        self.site.metrics.stalls.labels("overdue").inc()
+        missing = f"unit {self.settled_units}" if self.settled_units < len(self.units) else "the end"
+        self.fail(
+            TransferFailed(
+                f"The prefill worker {self.ticket.source} sent {missing} of a transfer, and it did not come for"
+                f" {self.site.options.overdue_s:g} s.",
+                remedy="The request is retried.",
+            )
+        )
 
     def _post_ahead(self) -> None:
         window = self.site.options.window if self.settled_units else 1
@@ -160,6 +212,7 @@ class Inbound(Leg):
         for index, flight in self.flights.items():
             if flight.receipt.state is ReceiptState.DONE:
                 self._received.add(index)
+                self._heard_at = self.site.clock()
         self.land_settled()
 
     def _post_discards(self, units_sent: int) -> None:

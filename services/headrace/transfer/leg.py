@@ -12,6 +12,7 @@ from headrace.core.errors import HeadraceError, TransferFailed
 from headrace.core.ticket import Ticket
 from headrace.transfer.carrier import Side, TransferReport, TransferStatus
 from headrace.transfer.link import END_UNIT, FrameId, Receipt
+from headrace.transfer.peers import NEVER
 from headrace.transfer.plan import Unit, units
 from headrace.transfer.site import Site
 from headrace.transfer.slabs import Slab, SlabPool, SlabState
@@ -50,6 +51,7 @@ class Leg(ABC):
         self.began = site.clock()
         self.limit = self.began + timeout_s
         self.closed_at = self.limit
+        self.said_dead_at = NEVER
         self.open = True
         self.draining = True
         self.settled_units = 0
@@ -90,6 +92,11 @@ class Leg(ABC):
         """Give the transfer up, if it has not been reported."""
         if self.open:
             self.close(TransferStatus.CANCELLED)
+
+    def lose_peer(self) -> None:
+        """Somebody says that the peer is dead. Give the transfer up, and do not wait long for what is under way."""
+        self.said_dead_at = min(self.said_dead_at, self.site.clock())
+        self.cancel()
 
     def fail(self, error: HeadraceError) -> None:
         if self.open:

@@ -36,6 +36,8 @@ class Outbound(Leg):
         self._next = 0
         self._taken: set[int] = set()
         self._digest = b""
+        # Frames were lost with their connection: the peer hears that it is over when none is under way any more.
+        self._broke_off = False
         # When the End began to wait; NEVER before, and once it is settled.
         self._end_began = NEVER
 
@@ -45,8 +47,9 @@ class Outbound(Leg):
 
     @property
     def gives_up_at(self) -> float:
-        heard_at = self.site.peers.heard_at(self.ticket.address)
-        return self.site.options.last_patience.farewell_ends_at(self.closed_at, self._waiting_since, heard_at)
+        heard_at, patience = self.site.peers.heard_at(self.ticket.address), self.site.options.last_patience
+        ends_at = patience.farewell_ends_at(self.closed_at, self._waiting_since, heard_at)
+        return min(ends_at, patience.dead_ends_at(self.said_dead_at, heard_at))
 
     @property
     def messages(self) -> int:
@@ -66,7 +69,7 @@ class Outbound(Leg):
         while self.open and self._send_next():
             pass
         if self.open and self._next == len(self.units):
-            self._send_end(TransferStatus.COMPLETE)
+            self._send_end(End(EndStatus.COMPLETE, self._next, self._digest))
             self._note_end()
             if self.end is not None and not self.flights and self.end.state is ReceiptState.DONE:
                 self.close(TransferStatus.COMPLETE)
@@ -76,15 +79,17 @@ class Outbound(Leg):
             self._stalled()
 
     def closed(self, status: TransferStatus) -> None:
-        lost = any(flight.receipt.state is ReceiptState.FAILED for flight in self.flights.values())
-        if not lost:
-            self._send_end(status)
+        self._broke_off = any(flight.receipt.state is ReceiptState.FAILED for flight in self.flights.values())
+        if not self._broke_off:
+            self._send_end(End(_END_STATUS[status], self._next, self._digest))
 
     def drain(self) -> None:
         self.land_settled()
         self._note_end()
         if not self.flights:
             self.slabs.unregister(self.ticket.transfer)
+            if self._broke_off and self.draining:
+                self._say_that_it_broke_off()
             if self.end is None or not self.end.pending:
                 self.draining = False
 
@@ -164,25 +169,35 @@ class Outbound(Leg):
 
     def _land_taken(self) -> None:
         for index, flight in list(self.flights.items()):
-            if flight.receipt.state is ReceiptState.FAILED:
-                self._lost(flight.receipt.reason)
-                return
             if flight.receipt.state is ReceiptState.DONE:
                 self.land(index)
                 self._taken.add(index)
                 self.count(flight.unit)
         while self.settled_units in self._taken:
             self.settled_units += 1
+        for flight in self.flights.values():
+            if flight.receipt.state is ReceiptState.FAILED:
+                self._lost(flight.receipt.reason)
+                return
 
     def _lost(self, reason: str) -> None:
         self.fail(TransferFailed(f"The decode worker {self.ticket.target} did not take the pages: {reason}."))
 
-    def _send_end(self, status: TransferStatus) -> None:
+    def _send_end(self, end: End) -> None:
         if self.end is None:
-            frame = encode_end(self.ticket, End(_END_STATUS[status], self._next, self._digest))
+            frame = encode_end(self.ticket, end)
             self.end = self.site.link.send(self.ticket.address, self.frame_id(), memoryview(frame))
             self._end_began = self.site.clock()
             self._sent(0)
+
+    def _say_that_it_broke_off(self) -> None:
+        """Once, by another connection if the peer is there. What it did not take will not come any more.
+
+        An End that was under way went the same way as the units; one that was taken promised them, and is the last.
+        """
+        if self.end is None or self.end.state is ReceiptState.FAILED:
+            self._broke_off, self.end = False, None
+            self._send_end(End(EndStatus.FAILED, self.settled_units, b""))
 
     def _note_end(self) -> None:
         """Stop the clock of an End that is settled."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 NEVER = float("inf")
 # A peer that said nothing for long still gets this long to hear that a transfer is over.
-_FAREWELL_S = 1.0
+FAREWELL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,13 @@ class Patience:
 
     def farewell_ends_at(self, closed_at: float, waiting_since: float, heard_at: float) -> float:
         """The same for a transfer that is over and whose peer was told so at `closed_at`; never NEVER."""
-        told = closed_at + min(_FAREWELL_S, self.silent_s)
+        told = closed_at + min(FAREWELL_S, self.silent_s)
         return min(max(told, max(waiting_since, heard_at) + self.silent_s), closed_at + self.short_s)
+
+    def dead_ends_at(self, said_at: float, heard_at: float) -> float:
+        """The same for a peer of which somebody said at `said_at` that it is dead: at once, unless it took something a
+        moment ago. To hang up on a peer fails all that is under way to it, which is not one router's to decide."""
+        return max(said_at, heard_at + min(FAREWELL_S, self.silent_s))
 
 
 @dataclass(slots=True)

@@ -29,6 +29,8 @@ class TransferOptions:
     must get there in that time. short_s: or when the peer took other frames and not this transfer's.
     drain_s: how long a sender waits, after a transfer's end, for a peer that takes nothing before it gives the peer
     up. linger_s: how long a receiver that gave up still listens for the sender's End.
+    overdue_s: a receiver fails when a frame does not come for so long though what was sent after it is here. Senders
+    see most of that themselves, and earlier.
     quarantine_limit, quarantine_s: with more slabs in quarantine for longer the link is replaced.
     rebuilds: how often in an hour a link may be replaced; a worker that needs it more often is broken.
     """
@@ -42,6 +44,7 @@ class TransferOptions:
     short_s: float = 30.0
     drain_s: float = 5.0
     linger_s: float = 30.0
+    overdue_s: float = 10.0
     quarantine_limit: int = 8
     quarantine_s: float = 1.0
     rebuilds: int = 3

@@ -59,9 +59,7 @@ class Transfers:
         for side in Side:
             leg = self._legs.get((transfer, side))
             if leg is not None:
-                self._try(leg, leg.cancel)
-            if leg is not None and lost:
-                self._try(leg, leg.give_up)
+                self._try(leg, leg.lose_peer if lost else leg.cancel)
 
     def meet(self, address: str, told: Told) -> None:
         if self._broken is not None:

@@ -13,7 +13,8 @@ from headrace.worker.overlap import Overlap
 class ExportLeg(Leg):
     """add (the engine holds the pages), send, all blocks ready at once -> sending -> closed -> handed over.
 
-    The job that wrote the pages may end meanwhile: they stay until the transfer has closed.
+    The job that wrote the pages may end meanwhile: they stay until the transfer has closed. Without pages the taker
+    hears at once that none will come: nobody else could tell it before its router does.
     """
 
     def __init__(self, job: Job, outbox: Outbox, station: Station) -> None:
@@ -33,6 +34,7 @@ class ExportLeg(Leg):
         if admission.resident_tokens < len(self.job.tokens):
             found = f"{admission.resident_tokens} of {len(self.job.tokens)}"
             self.end(Outcome.FAILED, TransferFailed(f"The pages of {found} tokens are here to be exported."))
+            self._decline()
             return
         self._move(State.SENDING)
         ticket = self._station.tickets.bound(self._ticket, self.job)
@@ -42,6 +44,12 @@ class ExportLeg(Leg):
         self._station.carrier.send(ticket, self._remaining_s())
         blocks = self._station.tickets.ready(ticket, self.job, admission.resident_tokens, admission.blocks)
         self._station.carrier.advance(ticket.transfer, blocks)
+
+    def _decline(self) -> None:
+        """A transfer that was over before it began. Its report concerns nobody: it never touches a page."""
+        carrier, ticket = self._station.carrier, self._station.tickets.bound(self._ticket, self.job)
+        carrier.send(ticket, self._remaining_s())
+        carrier.cancel(ticket.transfer)
 
     def _closed(self, report: TransferReport) -> None:
         if report.status is TransferStatus.COMPLETE:

@@ -22,6 +22,7 @@ from headrace.worker.legs import Legs
 from headrace.worker.loop import EngineLoop, Pending
 from headrace.worker.outbox import Outbox
 from headrace.worker.tickets import TicketOffice
+from headrace.worker.traces import Traces
 
 log = structlog.get_logger()
 
@@ -31,7 +32,7 @@ RETRY_AFTER_S = 0.25
 class State(Enum):
     """Where a job stands. After its ending was told it is REMOVING, DRAINING or GONE, never back."""
 
-    WAITING = "waiting"  # an older attempt at its request still holds something here
+    WAITING = "waiting"  # an older job in its place still holds something here
     ADDING = "adding"  # before the engine
     RECEIVING = "receiving"  # decode: pages on their way, or all here and not yet activated
     RUNNING = "running"  # in the engine's batches
@@ -64,6 +65,7 @@ class Station:
     tickets: TicketOffice
     metrics: WorkerMetrics
     legs: Legs = field(default_factory=Legs)
+    traces: Traces = field(default_factory=Traces)
 
 
 class Leg(ABC):
@@ -82,6 +84,7 @@ class Leg(ABC):
         self._note: TransferNote | None = None
         self._verified_tokens = 0
         self._adding: Pending[Admission] | None = None
+        self._refused = False
         self._tokens = 0
         self._cached_tokens = 0
         self._loop = asyncio.get_running_loop()
@@ -168,18 +171,13 @@ class Leg(ABC):
         self.outbox.ending(Ending(self.key, outcome, error, note))
         self._station.metrics.jobs.labels(self.job.kind.value, outcome.value).inc()
         self._log_end(outcome, error)
-        if self.state is State.WAITING:
+        if self.state is State.WAITING or self._refused:
             self._leave()
         elif self._transfer is None:
             self._remove()
         else:
             self._move(State.DRAINING)
             self._station.carrier.cancel(self._transfer)
-
-    def peer_lost(self) -> None:
-        """The job's other end is dead: what is under way between them is not waited for."""
-        if self._transfer is not None:
-            self._station.carrier.cancel(self._transfer, lost=True)
 
     @abstractmethod
     def _check(self) -> None:
@@ -202,6 +200,8 @@ class Leg(ABC):
         if isinstance(result, Overloaded):
             self._refuse(result)
         elif isinstance(result, HeadraceError):
+            # The engine has nothing of it. What it may have under this key is not this job's to remove.
+            self._refused = True
             self.end(Outcome.FAILED, result)
         else:
             self._admitted(result)
@@ -215,6 +215,7 @@ class Leg(ABC):
     def _open(self, transfer: bytes) -> None:
         self._transfer = transfer
         self._station.legs.bind(transfer, self)
+        self._station.traces.leave(self.outbox.router, self.key, transfer)
 
     def _first_sampled(self, sampled: Sampled) -> None:
         self._cached_tokens = sampled.cached_tokens

@@ -9,8 +9,22 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import HeadraceError, Overloaded
 from headrace.core.fleet import Load
-from headrace.core.jobs import Busy, Committed, Ending, Events, Frozen, Granted, JobKey, Met, Report, TokenEvent
+from headrace.core.jobs import (
+    Busy,
+    Committed,
+    Ending,
+    Events,
+    Frozen,
+    Granted,
+    JobKey,
+    Met,
+    Report,
+    TokenEvent,
+    Welcome,
+)
 from headrace.core.logprobs import TokenLogprob
+
+Reply = Granted | Committed | Busy | Met | Welcome
 
 # Replies and endings that one router may leave unread. A router this far behind is gone or broken.
 MAX_UNREAD = 8192
@@ -39,7 +53,7 @@ class Outbox:
         self.router = router
         self._load = load
         self._draining = False
-        self._replies: list[Granted | Committed | Busy | Met] = []
+        self._replies: list[Reply] = []
         self._runs: dict[JobKey, _Run] = {}
         self._endings: list[Ending] = []
         self._frozen: list[Frozen] = []
@@ -53,7 +67,7 @@ class Outbox:
     def closed(self) -> bool:
         return self._closed
 
-    def reply(self, reply: Granted | Committed | Busy | Met) -> None:
+    def reply(self, reply: Reply) -> None:
         self._replies.append(reply)
         self._put()
 

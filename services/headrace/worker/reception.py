@@ -96,8 +96,8 @@ class Reception:
             case Abort(key, lost):
                 if leg := self._find(key, outbox):
                     leg.end(Outcome.ABORTED)
-                    if lost:
-                        leg.peer_lost()
+                if lost:
+                    self._peer_lost(key, outbox)
             case Meet() as meet:
                 introduce(meet, self._station.carrier, self._station.tickets.link, outbox)
             case Freeze(key):
@@ -113,6 +113,13 @@ class Reception:
         """The router's own job of that key; another router's is none of its business."""
         return next((leg for leg in self._station.legs.of(key.request) if _is(leg, key, outbox)), None)
 
+    def _peer_lost(self, key: JobKey, outbox: Outbox) -> None:
+        """The other end of a job is dead, says the router that gave it. What is under way between them may have
+        outlasted the job, which ends at its fence."""
+        transfer = self._station.traces.find(outbox.router, key)
+        if transfer is not None:
+            self._station.carrier.cancel(transfer, lost=True)
+
     def _submit(self, job: Job, outbox: Outbox) -> None:
         live = self._find(job.key, outbox)
         if live is not None and live.outcome is None:
@@ -120,10 +127,14 @@ class Reception:
             log.warning("job.duplicate", job=str(job.key), router=outbox.router)
         elif error := self._fatal():
             self._reject(job, outbox, error)
-        elif live is not None or not (self._taking() or job.kind is JobKind.EXPORT):
+        elif live is not None or self._has_no_place_for(job):
             outbox.reply(Busy(job.key, RETRY_AFTER_S))
         else:
             self._begin(job, outbox)
+
+    def _has_no_place_for(self, job: Job) -> bool:
+        """None are taken now, or one is here that the engine would take for it."""
+        return not (self._taking() or job.kind is JobKind.EXPORT) or self._station.legs.has_twin(job)
 
     def _begin(self, job: Job, outbox: Outbox) -> None:
         for older in self._station.legs.of(job.key.request):

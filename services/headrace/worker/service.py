@@ -28,7 +28,7 @@ from headrace.worker.loop import EngineLoop
 from headrace.worker.mismatch import Mismatch
 from headrace.worker.outbox import Outbox
 from headrace.worker.reception import Reception
-from headrace.worker.retirement import retire
+from headrace.worker.retirement import Retirement
 from headrace.worker.tickets import TicketOffice
 from headrace.worker.watchdog import Watchdog
 
@@ -75,7 +75,6 @@ class Worker:
         self._engine_load = Load(free_blocks=engine.info.num_blocks, total_blocks=engine.info.num_blocks)
         self._outboxes: set[Outbox] = set()
         self._draining = False
-        self._retired = False
         self._fatal: HeadraceError | None = None
         self._info: WorkerInfo | None = None
 
@@ -86,6 +85,7 @@ class Worker:
         self.leaving: asyncio.Future[float] = self._event_loop.create_future()
         self._carrier = self._make_carrier(self._engine.pages, self._on_report)
         await asyncio.to_thread(self._carrier.start)
+        self._data_address = self._carrier.address
         self._slabs = self._carrier.health.free_slabs  # nothing is under way yet
         self._engine_loop = EngineLoop(
             self._engine,
@@ -99,6 +99,7 @@ class Worker:
         kv = Descriptor(info.model_digest, info.layout, info.weights, info.recipe)
         tickets = TicketOffice(who.ref, kv, who.link, lambda: self._carrier.address)
         self._legs = Legs()
+        self._retirement = Retirement(self._legs, Unavailable("The worker stopped before the job was done."))
         self._metrics.live.set_function(lambda: float(len(self._legs)))
         self._reception = Reception(
             Station(self._engine_loop, self._carrier, tickets, self._metrics, self._legs),
@@ -184,17 +185,16 @@ class Worker:
         await self._legs.empty()
 
     async def retire(self, grace_s: float) -> None:
-        """Drain for at most `grace_s`, then end what still runs. Routers stay attached and hear how each job ended."""
+        """Drain for at most `grace_s`, then end what runs; routers stay attached and hear it. Again: Retirement."""
         self.drain()
-        if not self._retired:
-            self._retired = True
-            await retire(self._legs, grace_s, Unavailable("The worker stopped before the job was done."))
+        await self._retirement.run(grace_s)
 
     async def stop(self, grace_s: float) -> None:
-        """Retire, unless it has, and close everything that `start` opened."""
+        """Retire, as far as that is not over, and close everything that `start` opened."""
         try:
             await self.retire(grace_s)
         finally:
+            self._retirement.end_rest()
             for outbox in tuple(self._outboxes):
                 outbox.close()
             await self._engine_loop.stop()
@@ -257,9 +257,20 @@ class Worker:
         return leg if leg is not None and leg.outcome is None else None
 
     def _tell_load(self, *, settled: bool) -> None:
+        self._tell_address()
         load = self.load
         for outbox in self._outboxes:
             outbox.update(load, draining=self._draining or self.failed.done(), settled=settled)
+
+    def _tell_address(self) -> None:
+        """A link that had to be opened again is elsewhere: routers have prefill workers call that place."""
+        address = self._carrier.address
+        if address == self._data_address or self._info is None:
+            return
+        self._data_address = address
+        log.info("link.moved", address=address)
+        for outbox in self._outboxes:
+            outbox.reply(Welcome(replace(self._info, data_address=address), self.load))
 
     def _on_report(self, report: TransferReport) -> None:
         """On the transfer thread."""

@@ -8,7 +8,7 @@ from scripted_worker import MODEL, ScriptedWorker, expected, worker_info
 from toy_cluster import ToyCluster, ask, cluster, collect, ids, options
 
 from headrace.core.fleet import Load, Role, WorkerInfo, WorkerRef, WorkerState
-from headrace.core.jobs import Meet, Met
+from headrace.core.jobs import Meet, Met, Welcome
 from headrace.core.route import Route
 from headrace.router.attachments import Patience
 from headrace.router.choose import choose
@@ -127,6 +127,27 @@ async def test_workers_meet_again_after_a_stream_broke() -> None:
             await p1.until(lambda: len(p1.meets) == (2 if worker is d1 else 3))  # noqa: B023
         assert set(p1.meets) == {d1.info.ref}
         assert d1.meets == []
+        assert ids(await collect(toy, ask())) == expected(3, 6)
+
+
+async def test_workers_meet_again_where_a_link_is_that_was_opened_again() -> None:
+    async with cluster(prefill=2, decode=1) as toy:
+        p1, p2, d1 = (toy.worker(name) for name in ("p1", "p2", "d1"))
+        for one in (p1, p2):
+            await one.until(lambda: len(one.meets) == 1)  # noqa: B023
+        d1.info = replace(d1.info, data_address="elsewhere:2")
+        for _ in range(2):
+            d1.send(Welcome(d1.info, d1.load))
+        d1.send(Welcome(D2, d1.load))  # not who it is
+        for one in (p1, p2):
+            await one.until(lambda: len(one.meets) == 2)  # noqa: B023
+        assert [command.address for command in p1.commands if isinstance(command, Meet)][1] == "elsewhere:2"
+        # Who comes later hears of that place alone, and nobody twice.
+        p3 = ScriptedWorker(worker_info("p3", Role.PREFILL))
+        await toy.join(p3)
+        await p3.until(lambda: len(p3.meets) == 1)
+        assert [command.address for command in p3.commands if isinstance(command, Meet)] == ["elsewhere:2"]
+        assert len(p1.meets) == len(p2.meets) == 2
         assert ids(await collect(toy, ask())) == expected(3, 6)
 
 

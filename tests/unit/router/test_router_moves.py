@@ -1,6 +1,7 @@
 """Running requests leave a worker that drains or is crowded: nothing is lost, repeated or paid for."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from headrace.core.errors import NotFound, TransferFailed, Unavailable
 from headrace.core.fleet import Role
 from headrace.core.generation import Chunk
 from headrace.core.jobs import Drain, Ending, Events, JobKind, Outcome
+from headrace.router.attempt import Attempt
 from headrace.router.move import AT_ONCE
 
 FAST_PREFILL = (1e9, 0.0)
@@ -34,11 +36,13 @@ async def decoder(toy: ToyCluster, request: str = "r1") -> tuple[ScriptedWorker,
     return (one, other) if route.decode == one.info.ref else (other, one)
 
 
-async def gated(toy: ToyCluster) -> tuple[asyncio.Task[list[Chunk]], ScriptedWorker, ScriptedWorker]:
+async def gated(
+    toy: ToyCluster, max_tokens: int = 6
+) -> tuple[asyncio.Task[list[Chunk]], ScriptedWorker, ScriptedWorker]:
     """One request that stands before token 3: its task, the worker that has it, the other one."""
     for name in ("d1", "d2"):
         toy.worker(name).gate("token 3")
-    asking = asyncio.create_task(collect(toy, ask()))
+    asking = asyncio.create_task(collect(toy, ask(max_tokens=max_tokens)))
     await toy.until(lambda: any(toy.worker(name)._passed["token 3"] for name in ("d1", "d2")))
     old, new = await decoder(toy)
     new.gate("token 3").set()
@@ -89,6 +93,25 @@ async def test_an_answer_is_computed_again_where_that_is_cheaper() -> None:
         assert toy.counted("headrace_relocations_total") == 0
         assert toy.counted("headrace_attempt_retries_total", cause="moved") == 1
         assert toy.budget == before
+        await toy.quiet()
+
+
+async def test_what_an_answer_left_is_let_go_once_and_not_with_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: Counter[int] = Counter()
+    close = Attempt.close
+
+    def counted(attempt: Attempt) -> None:
+        closed[id(attempt)] += 1
+        close(attempt)
+
+    monkeypatch.setattr(Attempt, "close", counted)
+    async with cluster(prefill=1, decode=2) as toy:
+        asking, old, new = await gated(toy, max_tokens=20)
+        old.report_load(draining=True)
+        assert len(ids(await asking)) == 20
+        assert kinds(new) == [JobKind.DECODE]
+        # Once when the answer went on, and with the attempt that took it over.
+        assert max(closed.values()) <= 3
         await toy.quiet()
 
 
