@@ -37,11 +37,21 @@ class Choice:
             self.reasons.append(said["finish_reason"])
 
 
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """When a client goes away in the midst of it: after so many events or seconds, whichever comes first."""
+
+    events: int
+    seconds: float
+
+
 @dataclass(slots=True)
 class Heard:
     """What a client was left with. errors: those that were told. done: how often the answer was said to be complete.
+    events: how many parts of it came.
 
-    cut: what the connection died of, "" if it did not. late: nothing ended it within its time.
+    cut: what the connection died of, "" if it did not. late: nothing ended it within its time. left: the client went
+    away before the end.
     """
 
     choices: dict[int, Choice] = field(default_factory=dict)
@@ -49,9 +59,12 @@ class Heard:
     done: int = 0
     cut: str = ""
     late: bool = False
+    left: bool = False
+    events: int = 0
     seconds: float = 0.0
 
     def take(self, event: Mapping[str, Any]) -> None:
+        self.events += 1
         if "error" in event:
             self.errors.append(event["error"] if isinstance(event["error"], dict) else {"message": event["error"]})
             return
@@ -59,22 +72,27 @@ class Heard:
             self.choices.setdefault(said["index"], Choice()).take(said)
 
 
-async def ask(client: httpx.AsyncClient, url: str, question: Ask, request_id: str, within_s: float) -> Heard:
-    """Put one request to the door at `url` and hear it to its end, however it ends."""
+async def ask(
+    client: httpx.AsyncClient, url: str, question: Ask, request_id: str, within_s: float, *, leave: Leave | None = None
+) -> Heard:
+    """Put one request to the door at `url` and hear it to its end, however it ends, or until the client leaves."""
     heard = Heard()
     began = time.monotonic()
+    leaves = leave is not None and leave.seconds < within_s
     try:
-        async with asyncio.timeout(within_s):
-            await _hear(client, f"{url}/v1/completions", question, request_id, heard)
+        async with asyncio.timeout(leave.seconds if leave is not None and leaves else within_s):
+            await _hear(client, f"{url}/v1/completions", question, request_id, heard, leave=leave)
     except TimeoutError:
-        heard.late = True
+        heard.left, heard.late = leaves, not leaves
     except httpx.HTTPError as error:
         heard.cut = f"{type(error).__name__}: {error}".rstrip(": ")
     heard.seconds = time.monotonic() - began
     return heard
 
 
-async def _hear(client: httpx.AsyncClient, url: str, question: Ask, request_id: str, heard: Heard) -> None:
+async def _hear(
+    client: httpx.AsyncClient, url: str, question: Ask, request_id: str, heard: Heard, *, leave: Leave | None
+) -> None:
     headers = {"x-request-id": request_id}
     async with client.stream("POST", url, json=dict(question.body), headers=headers) as response:
         if response.status_code != httpx.codes.OK or not question.streams:
@@ -87,6 +105,9 @@ async def _hear(client: httpx.AsyncClient, url: str, question: Ask, request_id: 
                 heard.done += 1
             elif line.startswith(_DATA):
                 _take(heard, line.removeprefix(_DATA))
+                if leave is not None and heard.events >= leave.events:
+                    heard.left = True
+                    return
 
 
 def _take(heard: Heard, said: str) -> bool:

@@ -1,0 +1,93 @@
+"""Whether anything grows: the samples of all laps, and what rises from one third of them to the next.
+
+Pure. A process that lives on must not need more after thousands of requests than after the first few hundred; a process
+that is started again must need what the lives before it needed.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from headrace.chaos.soak.sample import HELD, MEMORY, Sample
+
+# Growth of memory from the first third of the laps to the last that is no leak: the larger of these.
+MEMORY_BYTES, MEMORY_SHARE = 3 * 2**20, 0.03
+# Before so many laps memory is still warming up.
+_LEAST_FOR_MEMORY = 6
+_LEAST = 3
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One measure of one process by name, a value a lap. lives: of how many processes of that name."""
+
+    member: str
+    measure: str
+    values: tuple[int, ...]
+    lives: int = 1
+
+
+def warm_up(laps: int) -> int:
+    """How many laps at the beginning are not judged."""
+    return max(1, laps // 4)
+
+
+def series(laps: Sequence[Sequence[Sample]]) -> tuple[Series, ...]:
+    """From the samples at the end of each lap; a lap without the measure is left out."""
+    values: dict[tuple[str, str], list[int]] = {}
+    pids: dict[str, set[int]] = {}
+    for each in (one for lap in laps for one in lap):
+        pids.setdefault(each.member, set()).add(each.pid)
+        for measure, value in each.values.items():
+            values.setdefault((each.member, measure), []).append(value)
+    return tuple(
+        Series(member, measure, tuple(found), len(pids[member])) for (member, measure), found in values.items()
+    )
+
+
+def ends(each: Series) -> tuple[float, float]:
+    """What it is in the first third of the laps that are judged, and in the last; medians."""
+    judged = each.values[warm_up(len(each.values)) :] or each.values
+    size = max(1, len(judged) // 3)
+    return median(judged[:size]), median(judged[-size:])
+
+
+def risen(everything: Iterable[Series]) -> tuple[str, ...]:
+    """What is not flat, one sentence each."""
+    return tuple(sentence for each in everything if (sentence := _rise(each)))
+
+
+def _rise(each: Series) -> str:
+    if each.measure in HELD:
+        return f"{each.member} holds {each.measure} at rest: {_listed(each)}" if any(each.values) else ""
+    judged = each.values[warm_up(len(each.values)) :]
+    if each.measure == MEMORY:
+        rises = len(judged) >= _LEAST_FOR_MEMORY and _memory_rises(judged, lasting=each.lives == 1)
+    else:
+        rises = len(judged) >= _LEAST and _rises(judged)
+    return f"{each.member} has more {each.measure} lap by lap: {_listed(each)}" if rises else ""
+
+
+def _rises(values: Sequence[int], allowed: float = 0.0) -> bool:
+    """Whether the last third lies above the first and the middle between them. A step that came once is none."""
+    first, middle, last = _thirds(values)
+    return min(last) > max(first) + allowed and median(first) < median(middle) < median(last)
+
+
+def _memory_rises(values: Sequence[int], *, lasting: bool) -> bool:
+    """Processes that were started again are of any age when they are looked at, so theirs lie further apart."""
+    first, _, last = _thirds(values)
+    allowed = max(MEMORY_BYTES, MEMORY_SHARE * median(first))
+    return median(last) > median(first) + allowed if lasting else _rises(values, allowed)
+
+
+def _thirds(values: Sequence[int]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    size = len(values) // 3
+    return values[:size], values[size:-size], values[-size:]
+
+
+def _listed(each: Series) -> str:
+    if each.measure == MEMORY:
+        return ", ".join(f"{value / _MIB:.1f}" for value in each.values) + " MiB"
+    return ", ".join(str(value) for value in each.values)

@@ -1,0 +1,57 @@
+"""Quiet: the samples at the end of a lap, taken once what ends by itself has ended.
+
+Idle connections to processes that are gone end some ten seconds later; whatever stays is for `flat` to judge.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import httpx
+
+from headrace.chaos.cluster import Cluster
+from headrace.chaos.soak.sample import COUNTS, Sample, sample
+
+_SETTLES_S = 12.0
+_POLL_S = 0.5
+
+
+class Quiet:
+    """Remembers the least that each process, by name, had at the end of a lap."""
+
+    def __init__(self, client: httpx.AsyncClient, cluster: Cluster) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._least: dict[tuple[str, str], int] = {}
+
+    async def samples(self) -> tuple[Sample, ...]:
+        """Of every process, once none has more than ever before, or after twelve seconds."""
+        deadline = time.monotonic() + _SETTLES_S
+        former: tuple[Sample, ...] = ()
+        while True:
+            now = await sample(self._client, self._cluster)
+            if time.monotonic() > deadline or (self._calm(now) if self._least else _alike(former, now)):
+                break
+            former = now
+            await asyncio.sleep(_POLL_S)
+        self._remember(now)
+        return now
+
+    def _calm(self, now: Sequence[Sample]) -> bool:
+        counted = ((each.member, name, each.values.get(name, 0)) for each in now for name in COUNTS)
+        return all(count <= self._least.get((member, name), count) for member, name, count in counted)
+
+    def _remember(self, now: Sequence[Sample]) -> None:
+        for each in now:
+            for name in COUNTS:
+                if name in each.values:
+                    key = each.member, name
+                    self._least[key] = min(self._least.get(key, each.values[name]), each.values[name])
+
+
+def _alike(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
+    return [_counts(each) for each in one] == [_counts(each) for each in other]
+
+
+def _counts(each: Sample) -> list[int | None]:
+    return [each.values.get(name) for name in COUNTS]

@@ -1,0 +1,94 @@
+"""A sample: what each process has and holds at one moment, by the kernel's account and by its own.
+
+Looks at processes and asks them; judges nothing.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from headrace.chaos.cluster import Cluster
+from headrace.chaos.members import WORKERS, Kind, Member
+from headrace.chaos.probes import gauges, redis_keys
+
+_PROC = Path("/proc")
+_SHARED_MEMORY = "/dev/shm/"
+
+MEMORY = "memory"
+COUNTS = ("fds", "sockets", "threads", "tasks", "shared", "keys")
+"""Things of which a process needs some, and not more with time."""
+HELD = ("jobs", "pages", "slabs")
+"""What is held for requests: nothing at rest. Slabs also count those that are set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Of one process. values: by measure; memory is the resident set in bytes, everything else a count. A measure that
+    the process does not have is missing."""
+
+    member: str
+    pid: int
+    values: Mapping[str, int]
+
+
+async def sample(client: httpx.AsyncClient, cluster: Cluster) -> tuple[Sample, ...]:
+    """Of every process that runs."""
+    running = [member for member in cluster.members if cluster.runs(member.name)]
+    # By the kernel's account first: asking opens connections.
+    seen = [kernels_account(cluster.pid(member.name)) for member in running]
+    told = await asyncio.gather(*(_told(client, member) for member in running))
+    return tuple(
+        Sample(member.name, cluster.pid(member.name), {**ours, **theirs})
+        for member, ours, theirs in zip(running, seen, told, strict=True)
+    )
+
+
+def kernels_account(pid: int) -> Mapping[str, int]:
+    """Of a process of ours, or of anybody for root; nothing of one that has ended."""
+    process = _PROC / str(pid)
+    with contextlib.suppress(OSError):
+        links = _links(process / "fd")
+        status = (process / "status").read_text()
+        return {
+            MEMORY: _number(r"VmRSS:\s+(\d+) kB", status) * 1024,
+            "fds": len(links),
+            "sockets": sum(link.startswith("socket:") for link in links),
+            "threads": _number(r"Threads:\s+(\d+)", status),
+            "shared": len(set(re.findall(rf"{_SHARED_MEMORY}\S+", (process / "maps").read_text()))),
+        }
+    return {}
+
+
+def _links(directory: Path) -> Sequence[str]:
+    found = []
+    for name in os.listdir(directory):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(directory / name))
+    return found
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    return int(found[1]) if found else 0
+
+
+async def _told(client: httpx.AsyncClient, member: Member) -> Mapping[str, int]:
+    if member.kind is Kind.REDIS:
+        keys = await redis_keys(member.host, member.port)
+        return {} if keys is None else {"keys": keys}
+    page = await gauges(client, member) or {}
+    told = {"tasks": page.get("headrace_process_tasks", 0.0)}
+    if member.kind in WORKERS:
+        slabs = {name: count for name, count in page.items() if name.startswith("headrace_kv_slabs{")}
+        told |= {
+            "jobs": page.get("headrace_jobs_live", 0.0),
+            "pages": page.get("headrace_kv_blocks", 0.0) - page.get("headrace_kv_blocks_free", 0.0),
+            "slabs": sum(count for name, count in slabs.items() if name != "headrace_kv_slabs{free}"),
+        }
+    return {name: int(value) for name, value in told.items()}
