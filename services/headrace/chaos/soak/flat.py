@@ -6,15 +6,20 @@ that is started again must need what the lives before it needed.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from itertools import combinations
+from statistics import median, median_high, median_low
 
-from headrace.chaos.soak.sample import HELD, MEMORY, Sample
+from headrace.chaos.soak.sample import HELD, MEMORY, THREADS, Sample
 
 # Growth of memory from the first third of the laps to the last that is no leak: the larger of these.
 MEMORY_BYTES, MEMORY_SHARE = 3 * 2**20, 0.03
-# Before so many laps memory is still warming up.
-_LEAST_FOR_MEMORY = 6
-_LEAST = 3
+# Of so many laps a trend of one more now and then shows; of fewer, down to `_LEAST`, only one of many more.
+_MANY, _LEAST = 6, 3
+_MANY_MORE = 6
+# What fills up with the first few hundred requests, caches and pools of threads, is not judged by fewer.
+_SLOW = (MEMORY, THREADS)
+# Of all pairs of laps so many may fall where the whole rises.
+_FALLING = 0.05
 _MIB = 2**20
 
 
@@ -29,8 +34,8 @@ class Series:
 
 
 def warm_up(laps: int) -> int:
-    """How many laps at the beginning are not judged."""
-    return max(1, laps // 4)
+    """How many laps at the beginning are not judged: routers remember their last thousand requests."""
+    return max(1, laps // 3)
 
 
 def series(laps: Sequence[Sequence[Sample]]) -> tuple[Series, ...]:
@@ -62,17 +67,26 @@ def _rise(each: Series) -> str:
     if each.measure in HELD:
         return f"{each.member} holds {each.measure} at rest: {_listed(each)}" if any(each.values) else ""
     judged = each.values[warm_up(len(each.values)) :]
+    if len(judged) < (_MANY if each.measure in _SLOW else _LEAST):
+        return ""
     if each.measure == MEMORY:
-        rises = len(judged) >= _LEAST_FOR_MEMORY and _memory_rises(judged, lasting=each.lives == 1)
+        rises = _memory_rises(judged, lasting=each.lives == 1)
     else:
-        rises = len(judged) >= _LEAST and _rises(judged)
+        rises = _rises(judged, 0 if len(judged) >= _MANY else _MANY_MORE)
     return f"{each.member} has more {each.measure} lap by lap: {_listed(each)}" if rises else ""
 
 
-def _rises(values: Sequence[int], allowed: float = 0.0) -> bool:
-    """Whether the last third lies above the first and the middle between them. A step that came once is none."""
+def _rises(values: Sequence[int], allowed: float) -> bool:
+    """Whether the last third lies above the first, the middle between them, and hardly a lap below an earlier one. So
+    a step that came once is none, nor is what wavers."""
     first, middle, last = _thirds(values)
-    return min(last) > max(first) + allowed and median(first) < median(middle) < median(last)
+    falling = [later < earlier for earlier, later in combinations(values, 2)]
+    return (
+        min(last) > max(first) + allowed
+        and median_high(first) < median_low(middle)
+        and median_high(middle) < median_low(last)
+        and sum(falling) <= _FALLING * len(falling)
+    )
 
 
 def _memory_rises(values: Sequence[int], *, lasting: bool) -> bool:

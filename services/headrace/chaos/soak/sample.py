@@ -21,7 +21,8 @@ _PROC = Path("/proc")
 _SHARED_MEMORY = "/dev/shm/"
 
 MEMORY = "memory"
-COUNTS = ("fds", "sockets", "threads", "tasks", "shared", "keys")
+THREADS = "threads"
+COUNTS = ("fds", "sockets", THREADS, "tasks", "shared", "keys")
 """Things of which a process needs some, and not more with time."""
 HELD = ("jobs", "pages", "slabs")
 """What is held for requests: nothing at rest. Slabs also count those that are set aside."""
@@ -30,7 +31,7 @@ HELD = ("jobs", "pages", "slabs")
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Of one process. values: by measure; memory is the resident set in bytes, everything else a count. A measure that
-    the process does not have is missing."""
+    the process does not have, or does not tell, is missing."""
 
     member: str
     pid: int
@@ -59,7 +60,7 @@ def kernels_account(pid: int) -> Mapping[str, int]:
             MEMORY: _number(r"VmRSS:\s+(\d+) kB", status) * 1024,
             "fds": len(links),
             "sockets": sum(link.startswith("socket:") for link in links),
-            "threads": _number(r"Threads:\s+(\d+)", status),
+            THREADS: _number(r"Threads:\s+(\d+)", status),
             "shared": len(set(re.findall(rf"{_SHARED_MEMORY}\S+", (process / "maps").read_text()))),
         }
     return {}
@@ -82,13 +83,15 @@ async def _told(client: httpx.AsyncClient, member: Member) -> Mapping[str, int]:
     if member.kind is Kind.REDIS:
         keys = await redis_keys(member.host, member.port)
         return {} if keys is None else {"keys": keys}
-    page = await gauges(client, member) or {}
-    told = {"tasks": page.get("headrace_process_tasks", 0.0)}
+    page = await gauges(client, member)
+    if page is None:
+        return {}
+    told = {"tasks": page["headrace_process_tasks"]}
     if member.kind in WORKERS:
         slabs = {name: count for name, count in page.items() if name.startswith("headrace_kv_slabs{")}
         told |= {
-            "jobs": page.get("headrace_jobs_live", 0.0),
-            "pages": page.get("headrace_kv_blocks", 0.0) - page.get("headrace_kv_blocks_free", 0.0),
+            "jobs": page["headrace_jobs_live"],
+            "pages": page["headrace_kv_blocks"] - page["headrace_kv_blocks_free"],
             "slabs": sum(count for name, count in slabs.items() if name != "headrace_kv_slabs{free}"),
         }
     return {name: int(value) for name, value in told.items()}
