@@ -1,6 +1,6 @@
 """Quiet: the samples at the end of a lap, taken once what ends by itself has ended.
 
-Idle connections to processes that are gone end some ten seconds later; whatever stays is for `flat` to judge.
+Tasks and connections of the last requests take a moment to end; whatever stays is for `flat` to judge.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from headrace.chaos.soak.sample import Sample, sample
 
 # What comes back to what it was, if time is given to it; threads and keys come to stay.
 _COUNTS = ("fds", "sockets", "tasks")
-_SETTLES_S = 12.0
+_SETTLES_S = 5.0
 _POLL_S = 0.5
 
 
@@ -27,7 +27,7 @@ class Quiet:
         self._least: dict[tuple[str, str], int] = {}
 
     async def samples(self) -> tuple[Sample, ...]:
-        """Of every process, once none has more than ever before, or after twelve seconds."""
+        """Of every process, once none has more than ever before, or after five seconds."""
         deadline = time.monotonic() + _SETTLES_S
         former: tuple[Sample, ...] = ()
         while True:

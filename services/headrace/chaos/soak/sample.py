@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from headrace.chaos.cluster import Cluster
-from headrace.chaos.members import WORKERS, Kind, Member
+from headrace.chaos.members import WORKERS, Kind, Member, of_kind
 from headrace.chaos.probes import gauges, redis_keys
 
 _PROC = Path("/proc")
@@ -41,12 +41,15 @@ class Sample:
 async def sample(client: httpx.AsyncClient, cluster: Cluster) -> tuple[Sample, ...]:
     """Of every process that runs."""
     running = [member for member in cluster.members if cluster.runs(member.name)]
-    # By the kernel's account first: asking opens connections.
-    seen = [kernels_account(cluster.pid(member.name)) for member in running]
-    told = await asyncio.gather(*(_told(client, member) for member in running))
+    # By the kernel's account first: asking opens connections. Routers last: they ask their workers, who would be
+    # answering them when we ask.
+    seen = {member.name: kernels_account(cluster.pid(member.name)) for member in running}
+    told: dict[str, Mapping[str, int]] = {}
+    for together in ([one for one in running if one.kind is not Kind.ROUTER], of_kind(running, Kind.ROUTER)):
+        answers = await asyncio.gather(*(_told(client, member) for member in together))
+        told |= {member.name: answer for member, answer in zip(together, answers, strict=True)}
     return tuple(
-        Sample(member.name, cluster.pid(member.name), {**ours, **theirs})
-        for member, ours, theirs in zip(running, seen, told, strict=True)
+        Sample(member.name, cluster.pid(member.name), {**seen[member.name], **told[member.name]}) for member in running
     )
 
 
