@@ -12,8 +12,8 @@ LAPS = 15
 MIB = 2**20
 
 
-def of(values: Sequence[float], measure: str = "fds", lives: int = 1) -> tuple[str, ...]:
-    return risen([Series("router-0", measure, tuple(int(value) for value in values), lives)])
+def of(values: Sequence[float], measure: str = "fds", lives: int = 1, requests: int = 5000) -> tuple[str, ...]:
+    return risen([Series("router-0", measure, tuple(int(value) for value in values), lives)], requests)
 
 
 def laps(value: Callable[[int], float]) -> list[float]:
@@ -83,6 +83,9 @@ def test_what_is_held_at_rest_is_found_in_whichever_lap(measure: str) -> None:
 @pytest.mark.parametrize("measure", [MEMORY, THREADS])
 def test_what_fills_up_slowly_is_not_judged_by_a_short_soak(measure: str) -> None:
     assert of([size * MIB for size in (90, 100, 110, 120)], measure) == ()
+    grows = laps(lambda lap: (100 + 4 * lap) * MIB)
+    assert of(grows, measure, requests=2000) == ()
+    assert of(grows, measure, requests=5000)
 
 
 def test_a_short_soak_finds_only_what_grows_by_much() -> None:

@@ -16,8 +16,8 @@ MEMORY_BYTES, MEMORY_SHARE = 3 * 2**20, 0.03
 # Of so many laps a trend of one more now and then shows; of fewer, down to `_LEAST`, only one of many more.
 _MANY, _LEAST = 6, 3
 _MANY_MORE = 6
-# What fills up with the first few hundred requests, caches and pools of threads, is not judged by fewer.
-_SLOW = (MEMORY, THREADS)
+# What fills up with the first thousand requests, caches and pools of threads, is judged only after so many.
+_SLOW, _SLOWLY = (MEMORY, THREADS), 1000
 # Of all pairs of laps so many may fall where the whole rises.
 _FALLING = 0.05
 _MIB = 2**20
@@ -58,16 +58,19 @@ def ends(each: Series) -> tuple[float, float]:
     return median(judged[:size]), median(judged[-size:])
 
 
-def risen(everything: Iterable[Series]) -> tuple[str, ...]:
-    """What is not flat, one sentence each."""
-    return tuple(sentence for each in everything if (sentence := _rise(each)))
+def risen(everything: Iterable[Series], requests: int) -> tuple[str, ...]:
+    """What is not flat, one sentence each. requests: of all laps."""
+    return tuple(sentence for each in everything if (sentence := _rise(each, requests)))
 
 
-def _rise(each: Series) -> str:
+def _rise(each: Series, requests: int) -> str:
     if each.measure in HELD:
         return f"{each.member} holds {each.measure} at rest: {_listed(each)}" if any(each.values) else ""
-    judged = each.values[warm_up(len(each.values)) :]
-    if len(judged) < (_MANY if each.measure in _SLOW else _LEAST):
+    laps, early = len(each.values), warm_up(len(each.values))
+    judged = each.values[early:]
+    if len(judged) < _LEAST:
+        return ""
+    if each.measure in _SLOW and (len(judged) < _MANY or requests * early / laps < _SLOWLY):
         return ""
     if each.measure == MEMORY:
         rises = _memory_rises(judged, lasting=each.lives == 1)

@@ -40,13 +40,15 @@ class Stage:
 
 @dataclass(slots=True)
 class LapRow:
-    """What a lap came to. states: requests by how they ended. rest_s: from the last answer to the quiet point.
+    """What a lap came to. states: requests by how they ended. errors: what those that failed were told, and how many.
+    rest_s: from the last answer to the quiet point.
 
     broken: the cluster did not become whole and quiet again.
     """
 
     lap: Lap
     states: Mapping[str, int] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     complaints: list[str] = field(default_factory=list)
     samples: Sequence[Sample] = ()
@@ -80,6 +82,7 @@ async def _under_blows(stage: Stage, row: LapRow) -> list[Done]:
     row.complain(Counts(hung=len(struck.result())), struck.result())
     judged = [_judged(stage, one) for one in asked.result()]
     row.states = Counter(one.state for one in judged)
+    row.errors = Counter(str(error.get("message")) for one in asked.result() for error in one.heard.errors)
     row.complain(total([one.counts for one in judged]), [line for one in judged for line in one.complaints])
     return asked.result()
 

@@ -19,7 +19,7 @@ from headrace.chaos.verdict import Counts, total
 PLACE = Place("<!-- soak table: written by `make soak` -->", "<!-- end of soak table -->")
 
 _MIB = 2**20
-_LEAST_WIDTH = 110
+_LEAST_WIDTH = 130
 _MOST_SHOWN = 40
 _STATES = ("finished", "left", "failed", "cut")
 _MEASURES = (MEMORY, *COUNTS, *HELD)
@@ -40,7 +40,7 @@ class LinkOutcome:
 
     @property
     def risen(self) -> tuple[str, ...]:
-        return risen(self.series)
+        return risen(self.series, sum(self.states.values()))
 
     @property
     def counts(self) -> Counts:
@@ -111,6 +111,7 @@ def _lap_json(row: LapRow) -> dict[str, Any]:
     return {
         "lap": row.lap.number,
         "requests": dict(row.states),
+        "errors": dict(row.errors),
         "strokes": [stroke.words for stroke in row.lap.strokes],
         "counts": asdict(row.counts),
         "complaints": row.complaints,
@@ -175,7 +176,8 @@ def _told(states: Mapping[str, int]) -> str:
 
 
 def _measures(each: LinkOutcome) -> list[str]:
-    there = {one.measure for one in each.series}
+    """Those of which anybody has any."""
+    there = {one.measure for one in each.series if any(one.values)}
     return [measure for measure in _MEASURES if measure in there]
 
 
