@@ -31,6 +31,8 @@ def test_nothing_is_left_of_cancels_deaths_and_drains(tmp_path: Path) -> None:
     assert (outcome["clean"], process.returncode) == (True, 0)
     assert not any(link["counts"].values())
     assert outcome["requests"] == REQUESTS
+    told = {(one["member"], one["measure"]) for one in link["series"]}
+    assert {("redis", "keys"), ("gateway", "tasks"), ("router-1", "fds"), ("decode-0", "slabs")} <= told
     assert len(link["laps"]) == LAPS
     assert link["requests"]["finished"] > REQUESTS / 2
     assert link["requests"]["left"] > 0

@@ -5,6 +5,7 @@ Every one has a deadline, and an answer that does not come is an answer too. It 
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,22 +37,25 @@ async def redis_answers(host: str, port: int) -> bool:
 
 
 async def redis_keys(host: str, port: int) -> int | None:
-    """How many keys Redis holds; None: no answer."""
-    said = await _redis_says(host, port, b"DBSIZE")
-    return int(said[1:]) if said.startswith(b":") else None
+    """How many keys Redis holds that do not end by themselves; None: no answer."""
+    said = await _redis_says(host, port, b"INFO keyspace")
+    if not said.startswith(b"$"):
+        return None
+    return sum(int(keys) - int(expires) for keys, expires in re.findall(rb"keys=(\d+),expires=(\d+)", said))
 
 
 async def _redis_says(host: str, port: int, word: bytes) -> bytes:
-    """The first line of its answer; b"": none."""
+    """Its answer, a line or some; b"": none."""
     try:
         async with asyncio.timeout(_ASK_S):
             reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(word + b"\r\n")
-                return await reader.readline()
+                said = await reader.readline()
+                return said + (await reader.readexactly(int(said[1:])) if said.startswith(b"$") else b"")
             finally:
                 writer.close()
-    except (OSError, TimeoutError):
+    except (OSError, EOFError, TimeoutError):
         return b""
 
 

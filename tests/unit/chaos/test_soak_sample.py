@@ -12,6 +12,7 @@ from multiprocessing import shared_memory as segments
 
 import pytest
 
+from headrace.chaos.probes import redis_keys
 from headrace.chaos.soak import remains as leftovers
 from headrace.chaos.soak.remains import remains, shared_memory
 from headrace.chaos.soak.sample import MEMORY, THREADS, kernels_account
@@ -40,6 +41,24 @@ def test_descriptors_sockets_and_threads_are_counted() -> None:
 
 def test_nothing_is_told_of_a_process_that_has_ended() -> None:
     assert kernels_account(2**22 + 1) == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "stay"),
+    [
+        (b"# Keyspace\r\ndb0:keys=18,expires=12,avg_ttl=3,subexpiry=0\r\ndb3:keys=1,expires=0,avg_ttl=0\r\n", 7),
+        (b"# Keyspace\r\n", 0),
+        (None, None),
+    ],
+)
+async def test_of_keys_in_redis_only_those_that_stay_are_counted(said: bytes | None, stay: int | None) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readline() == b"INFO keyspace\r\n"
+        writer.write(b"-LOADING later\r\n" if said is None else b"$%d\r\n%s\r\n" % (len(said), said))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        assert await redis_keys("127.0.0.1", server.sockets[0].getsockname()[1]) == stay
 
 
 @pytest.fixture

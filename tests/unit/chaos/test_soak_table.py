@@ -19,7 +19,7 @@ def outcome(leak: int = 0, remains: tuple[str, ...] = (), counts: Counts = Count
         LapRow(
             lap,
             {"finished": 80, "left": 20},
-            counts,
+            counts=counts,
             samples=(Sample("router-0", 7, {MEMORY: 100 * 2**20, "fds": 20 + leak * lap.number}),),
         )
         for lap in LAPS
