@@ -19,20 +19,21 @@ _POLL_S = 0.5
 
 
 class Quiet:
-    """Remembers the least that each process, by name, had at the end of a lap."""
+    """Remembers the least that each process, by name, had at the end of a lap. within_s: how long it waits for that."""
 
-    def __init__(self, client: httpx.AsyncClient, cluster: Cluster) -> None:
+    def __init__(self, client: httpx.AsyncClient, cluster: Cluster, within_s: float = _SETTLES_S) -> None:
         self._client = client
         self._cluster = cluster
+        self._within_s = within_s
         self._least: dict[tuple[str, str], int] = {}
 
     async def samples(self) -> tuple[Sample, ...]:
-        """Of every process, once none has more than ever before, or after five seconds."""
-        deadline = time.monotonic() + _SETTLES_S
+        """Of every process, once none has more than ever before, or once its time is over."""
+        deadline = time.monotonic() + self._within_s
         former: tuple[Sample, ...] = ()
         while True:
             now = await sample(self._client, self._cluster)
-            if time.monotonic() > deadline or (self._calm(now) if self._least else _alike(former, now)):
+            if time.monotonic() >= deadline or (self._calm(now) if self._least else _alike(former, now)):
                 break
             former = now
             await asyncio.sleep(_POLL_S)
