@@ -13,9 +13,9 @@ from headrace.chaos.soak.sample import HELD, MEMORY, THREADS, Sample
 
 # Growth of memory from the first third of the laps to the last that is no leak: the larger of these.
 MEMORY_BYTES, MEMORY_SHARE = 3 * 2**20, 0.03
-# Of so many laps a trend of one more now and then shows; of fewer, down to `_LEAST`, only one of many more.
+# Of so many laps a trend of one more now and then shows; of fewer, down to `_LEAST`, one that is more than a wavering.
 _MANY, _LEAST = 6, 3
-_MANY_MORE = 6
+_WAVERS = 1
 # What fills up with the first thousand requests, caches and pools of threads, is judged only after so many.
 _SLOW, _SLOWLY = (MEMORY, THREADS), 1000
 # Of all pairs of laps so many may fall where the whole rises.
@@ -75,7 +75,7 @@ def _rise(each: Series, requests: int) -> str:
     if each.measure == MEMORY:
         rises = _memory_rises(judged, lasting=each.lives == 1)
     else:
-        rises = _rises(judged, 0 if len(judged) >= _MANY else _MANY_MORE)
+        rises = _rises(judged, 0 if len(judged) >= _MANY else _WAVERS)
     return f"{each.member} has more {each.measure} lap by lap: {_listed(each)}" if rises else ""
 
 
