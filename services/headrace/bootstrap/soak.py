@@ -26,26 +26,25 @@ async def run(config: SoakConfig) -> int:
     """Exit code 0 if nothing grew and every count is zero, 1 if not, 130 if it was asked to stop before. Raises
     StartupError."""
     logs.setup("soak", level="error")
+    if config.list_only:
+        print("\n".join(describe(lap) for lap in laps_of(_soak(config, Path()))))
+        return 0
+    if config.report is not None:
+        PLACE.require(config.report)
+    stop = await Stop.arm(lifeline=False)
     directory = config.logs or Path(tempfile.mkdtemp(prefix="headrace-soak-"))
     outcomes: list[Outcome] = []
-    soak = _soak(config, directory)
 
     async def work() -> None:
+        soak = _soak(config, directory)
         outcomes.append(await run_soak(soak, lambda line: print(line, file=sys.stderr, flush=True)))
 
     try:
-        if config.list_only:
-            print("\n".join(describe(lap) for lap in laps_of(soak)))
-            return 0
-        if config.report is not None:
-            PLACE.require(config.report)
-        stop = await Stop.arm(lifeline=False)
         # Who is asked to stop takes the cluster away first.
         if not await stop.unless_asked(work()):
             return _INTERRUPTED
     finally:
-        done = config.list_only or bool(outcomes and outcomes[0].clean)
-        _put_away(directory, keep=config.logs is not None or not done)
+        _put_away(directory, keep=config.logs is not None or not (outcomes and outcomes[0].clean))
     await _tell(config, outcomes[0])
     return 0 if outcomes[0].clean else 1
 

@@ -44,6 +44,7 @@ def test_people_see_what_grew_and_what_is_left() -> None:
     shown = io.StringIO()
     print_outcome(outcome(leak=1, remains=("namespace x is left",)), Console(file=shown))
     assert "router-0 has more fds lap by lap: 21, 22, " in shown.getvalue()
+    assert "; grown 1." in shown.getvalue()
     assert "namespace x is left" in shown.getvalue()
     assert "24.5 → 28.5" in shown.getvalue()
 

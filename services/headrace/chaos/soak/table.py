@@ -157,7 +157,8 @@ def markdown(outcome: Outcome, commit: str) -> str:
 
 
 def _summary(each: LinkOutcome) -> str:
-    bad = ", ".join(f"{name} {count}" for name, count in asdict(each.counts).items() if count)
+    amiss = {**asdict(each.counts), "grown": len(each.risen)}
+    bad = ", ".join(f"{name} {count}" for name, count in amiss.items() if count)
     return (
         f"Over {each.link}, {len(each.rows)} laps in {each.seconds / 60:.1f} minutes: {_told(each.states)}; "
         f"{', '.join(f'{deed} {count}' for deed, count in each.strokes.items())}; {bad or 'nothing amiss'}."
