@@ -16,6 +16,7 @@ from headrace.chaos.mix import Ask
 
 _DATA = "data: "
 _DONE = "[DONE]"
+_CONNECTED = "connection.connect_tcp.complete"
 _COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
@@ -39,7 +40,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """When a client goes away in the midst of it: after so many events or seconds, whichever comes first."""
+    """When a client goes away in the midst of it: after so many events, or so many seconds after it has connected,
+    whichever comes first."""
 
     events: int
     seconds: float
@@ -78,23 +80,42 @@ async def ask(
     """Put one request to the door at `url` and hear it to its end, however it ends, or until the client leaves."""
     heard = Heard()
     began = time.monotonic()
-    leaves = leave is not None and leave.seconds < within_s
+    patience = _Patience(leave)
     try:
-        async with asyncio.timeout(leave.seconds if leave is not None and leaves else within_s):
-            await _hear(client, f"{url}/v1/completions", question, request_id, heard, leave=leave)
+        async with asyncio.timeout(within_s) as patience.limit:
+            await _hear(client, f"{url}/v1/completions", question, request_id, heard=heard, patience=patience)
     except TimeoutError:
-        heard.left, heard.late = leaves, not leaves
+        heard.left, heard.late = patience.leaves, not patience.leaves
     except httpx.HTTPError as error:
         heard.cut = f"{type(error).__name__}: {error}".rstrip(": ")
     heard.seconds = time.monotonic() - began
     return heard
 
 
+@dataclass(slots=True)
+class _Patience:
+    """Ends the limit early for a client that leaves, and not before it is connected: a call that is cancelled while it
+    connects may lose the connection and leave it open."""
+
+    leave: Leave | None
+    limit: asyncio.Timeout | None = None
+    leaves: bool = False
+
+    async def trace(self, event: str, _: Mapping[str, Any]) -> None:
+        if event == _CONNECTED and self.leave is not None and self.limit is not None:
+            self.leaves = True
+            self.limit.reschedule(asyncio.get_running_loop().time() + self.leave.seconds)
+
+    def over(self, events: int) -> bool:
+        return self.leave is not None and events >= self.leave.events
+
+
 async def _hear(
-    client: httpx.AsyncClient, url: str, question: Ask, request_id: str, heard: Heard, *, leave: Leave | None
+    client: httpx.AsyncClient, url: str, question: Ask, request_id: str, *, heard: Heard, patience: _Patience
 ) -> None:
-    headers = {"x-request-id": request_id}
-    async with client.stream("POST", url, json=dict(question.body), headers=headers) as response:
+    headers, extensions = {"x-request-id": request_id}, {"trace": patience.trace}
+    body = dict(question.body)
+    async with client.stream("POST", url, json=body, headers=headers, extensions=extensions) as response:
         if response.status_code != httpx.codes.OK or not question.streams:
             said = (await response.aread()).decode(errors="replace")
             understood = _take(heard, said)
@@ -105,7 +126,7 @@ async def _hear(
                 heard.done += 1
             elif line.startswith(_DATA):
                 _take(heard, line.removeprefix(_DATA))
-                if leave is not None and heard.events >= leave.events:
+                if patience.over(heard.events):
                     heard.left = True
                     return
 

@@ -46,8 +46,9 @@ class Endless(httpx.AsyncByteStream):
 async def test_the_crowd_takes_every_turn_once_and_leaves_when_it_is_told_to() -> None:
     doors, asked = Doors(EVERYONE), []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    async def answer(request: httpx.Request) -> httpx.Response:
         asked.append(request)
+        await request.extensions["trace"]("connection.connect_tcp.complete", {})
         if request.url.host == "router-1":
             doors.close("router-1", breaking=True)
         return httpx.Response(200, stream=Endless())

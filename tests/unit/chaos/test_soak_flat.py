@@ -32,6 +32,17 @@ def test_a_leak_is_found_though_the_count_wavers() -> None:
     assert of(laps(lambda lap: 20 + 2 * lap + dice.randrange(-1, 2)))
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        (17, 18, 18, 18, 19, 19, 19, 20, 19, 20, 19, 21, 22, 21, 22),
+        (27, 26, 26, 26, 27, 27, 27, 28, 28, 28, 29, 29, 29, 29, 29),
+    ],
+)
+def test_a_connection_now_and_then_that_nobody_closes_is_found(values: tuple[int, ...]) -> None:
+    assert of(values, "sockets")
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_what_only_wavers_is_flat(seed: int) -> None:
     dice = random.Random(seed)

@@ -7,7 +7,7 @@ that is started again must need what the lives before it needed.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import median, median_high, median_low
+from statistics import median
 
 from headrace.chaos.soak.sample import HELD, MEMORY, THREADS, Sample
 
@@ -19,7 +19,8 @@ _WAVERS = 1
 # What fills up with the first thousand requests, caches and pools of threads, is judged only after so many.
 _SLOW, _SLOWLY = (MEMORY, THREADS), 1000
 # Of all pairs of laps so many may fall where the whole rises.
-_FALLING = 0.05
+_FALLING = 0.1
+_FLOORS = 3
 _MIB = 2**20
 
 
@@ -80,16 +81,12 @@ def _rise(each: Series, requests: int) -> str:
 
 
 def _rises(values: Sequence[int], allowed: float) -> bool:
-    """Whether the last third lies above the first, the middle between them, and hardly a lap below an earlier one. So
-    a step that came once is none, nor is what wavers."""
-    first, middle, last = _thirds(values)
+    """Whether the last third lies above the first, and hardly a lap below an earlier one, and what it never comes back
+    to rose more than once. So a step that came once is none, nor is what wavers."""
+    first, _, last = _thirds(values)
     falling = [later < earlier for earlier, later in combinations(values, 2)]
-    return (
-        min(last) > max(first) + allowed
-        and median_high(first) < median_low(middle)
-        and median_high(middle) < median_low(last)
-        and sum(falling) <= _FALLING * len(falling)
-    )
+    floors = {min(values[place:]) for place in range(len(values))}
+    return min(last) > max(first) + allowed and len(floors) >= _FLOORS and sum(falling) <= _FALLING * len(falling)
 
 
 def _memory_rises(values: Sequence[int], *, lasting: bool) -> bool:
