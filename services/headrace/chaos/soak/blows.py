@@ -29,6 +29,9 @@ _GRACE_S = 3.0
 _DRAIN_S = 30.0
 _DAMAGE_S = 10.0
 _POLL_S = 0.05
+# As whoever stands before doors does: between sending nobody there any more and asking the door to end, so that all who
+# were sent have arrived.
+_SENT_S = 1.0
 
 
 @dataclass(slots=True)
@@ -84,6 +87,7 @@ class Blows:
         """It gives what it has to others, ends by itself, and is started again."""
         self.doors.close(member.name, breaking=False)
         if member.kind is Kind.ROUTER:
+            await asyncio.sleep(_SENT_S)
             self.cluster.signal(member.name, signal.SIGTERM)
         else:
             await self._ask_to_leave(member.name)
