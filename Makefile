@@ -7,7 +7,7 @@ PYTHON ?= python3
 SIDE_BY_SIDE := tests/unit tests/kernels tests/oracle
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test check proto tree oracle bench performance chaos gpu images clean
+.PHONY: help install up test check proto tree oracle bench performance chaos soak gpu images clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/' | expand -t 15
@@ -62,6 +62,9 @@ performance: install  ## the tables of docs/performance.md, on a quiet machine; 
 
 chaos: install  ## the fault matrix on real processes, as root (most of an hour); ARGS=--subset=ci: minutes
 	$(BIN)/headrace chaos --report=docs/chaos.md $(ARGS)
+
+soak: install  ## thousands of requests under cancels, deaths and drains, as root (a quarter of an hour); ARGS=--link=tcp
+	$(BIN)/headrace soak --report=docs/soak.md $(ARGS)
 
 gpu: install  ## every kernel on a CUDA machine: tests, oracle tests, and a table of speeds
 	PYTHONPATH=tests $(BIN)/python tests/bench/gpu.py

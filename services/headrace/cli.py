@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings
 from headrace import config, config_commands
 from headrace.config_bench import BenchConfig
 from headrace.config_chaos import ChaosConfig
+from headrace.config_soak import SoakConfig
 from headrace.core.errors import HeadraceError, StartupError
 
 COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
@@ -29,6 +30,7 @@ COMMANDS: dict[str, tuple[type[BaseSettings], str]] = {
     "placement": (config.PlacementConfig, "headrace.bootstrap.placement:run"),
     "bench": (BenchConfig, "headrace.bootstrap.bench:run"),
     "chaos": (ChaosConfig, "headrace.bootstrap.chaos:run"),
+    "soak": (SoakConfig, "headrace.bootstrap.soak:run"),
     "config": (config_commands.CheckConfig, "headrace.bootstrap.check:run"),
     "chat": (config_commands.ChatConfig, "headrace.bootstrap.terminal:run_chat"),
     "status": (config_commands.StatusConfig, "headrace.bootstrap.terminal:run_status"),

@@ -16,6 +16,7 @@ from headrace.chaos.mix import Ask
 
 _DATA = "data: "
 _DONE = "[DONE]"
+_CONNECTED = "connection.connect_tcp.complete"
 _COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
@@ -37,11 +38,22 @@ class Choice:
             self.reasons.append(said["finish_reason"])
 
 
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """When a client goes away in the midst of it: after so many events, or so many seconds after it has connected,
+    whichever comes first."""
+
+    events: int
+    seconds: float
+
+
 @dataclass(slots=True)
 class Heard:
     """What a client was left with. errors: those that were told. done: how often the answer was said to be complete.
+    events: how many parts of it came.
 
-    cut: what the connection died of, "" if it did not. late: nothing ended it within its time.
+    cut: what the connection died of, "" if it did not. late: nothing ended it within its time. left: the client went
+    away before the end.
     """
 
     choices: dict[int, Choice] = field(default_factory=dict)
@@ -49,9 +61,12 @@ class Heard:
     done: int = 0
     cut: str = ""
     late: bool = False
+    left: bool = False
+    events: int = 0
     seconds: float = 0.0
 
     def take(self, event: Mapping[str, Any]) -> None:
+        self.events += 1
         if "error" in event:
             self.errors.append(event["error"] if isinstance(event["error"], dict) else {"message": event["error"]})
             return
@@ -59,24 +74,48 @@ class Heard:
             self.choices.setdefault(said["index"], Choice()).take(said)
 
 
-async def ask(client: httpx.AsyncClient, url: str, question: Ask, request_id: str, within_s: float) -> Heard:
-    """Put one request to the door at `url` and hear it to its end, however it ends."""
+async def ask(
+    client: httpx.AsyncClient, url: str, question: Ask, request_id: str, within_s: float, *, leave: Leave | None = None
+) -> Heard:
+    """Put one request to the door at `url` and hear it to its end, however it ends, or until the client leaves."""
     heard = Heard()
     began = time.monotonic()
+    patience = _Patience(leave)
     try:
-        async with asyncio.timeout(within_s):
-            await _hear(client, f"{url}/v1/completions", question, request_id, heard)
+        async with asyncio.timeout(within_s) as patience.limit:
+            await _hear(client, f"{url}/v1/completions", question, request_id, heard=heard, patience=patience)
     except TimeoutError:
-        heard.late = True
+        heard.left, heard.late = patience.leaves, not patience.leaves
     except httpx.HTTPError as error:
         heard.cut = f"{type(error).__name__}: {error}".rstrip(": ")
     heard.seconds = time.monotonic() - began
     return heard
 
 
-async def _hear(client: httpx.AsyncClient, url: str, question: Ask, request_id: str, heard: Heard) -> None:
-    headers = {"x-request-id": request_id}
-    async with client.stream("POST", url, json=dict(question.body), headers=headers) as response:
+@dataclass(slots=True)
+class _Patience:
+    """Ends the limit early for a client that leaves, and not before it is connected: a call that is cancelled while it
+    connects may lose the connection and leave it open."""
+
+    leave: Leave | None
+    limit: asyncio.Timeout | None = None
+    leaves: bool = False
+
+    async def trace(self, event: str, _: Mapping[str, Any]) -> None:
+        if event == _CONNECTED and self.leave is not None and self.limit is not None:
+            self.leaves = True
+            self.limit.reschedule(asyncio.get_running_loop().time() + self.leave.seconds)
+
+    def over(self, events: int) -> bool:
+        return self.leave is not None and events >= self.leave.events
+
+
+async def _hear(
+    client: httpx.AsyncClient, url: str, question: Ask, request_id: str, *, heard: Heard, patience: _Patience
+) -> None:
+    headers, extensions = {"x-request-id": request_id}, {"trace": patience.trace}
+    body = dict(question.body)
+    async with client.stream("POST", url, json=body, headers=headers, extensions=extensions) as response:
         if response.status_code != httpx.codes.OK or not question.streams:
             said = (await response.aread()).decode(errors="replace")
             understood = _take(heard, said)
@@ -87,6 +126,9 @@ async def _hear(client: httpx.AsyncClient, url: str, question: Ask, request_id: 
                 heard.done += 1
             elif line.startswith(_DATA):
                 _take(heard, line.removeprefix(_DATA))
+                if patience.over(heard.events):
+                    heard.left = True
+                    return
 
 
 def _take(heard: Heard, said: str) -> bool:

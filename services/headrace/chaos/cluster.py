@@ -89,6 +89,10 @@ class Cluster:
         if self.runs(name):
             os.kill(self.pid(name), number)
 
+    def may_leave(self, name: str) -> None:
+        """Somebody else asks it to end well: that end is no death."""
+        self._expected.setdefault(name, set()).add(0)
+
     async def ended(self, name: str, within_s: float) -> bool:
         """Wait for the process to end; False if it does not within that time."""
         await asyncio.wait({self._watchers[name]}, timeout=within_s)

@@ -24,7 +24,8 @@ MODEL = "chaos"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process. port: of gRPC, or Redis's own. page: of HTTP for a door, of metrics for a worker; 0: it has none."""
+    """One process. port: of gRPC, or Redis's own, or of a gateway's metrics. page: of HTTP for a door, of metrics for a
+    worker; 0: it has none."""
 
     name: str
     kind: Kind
@@ -39,6 +40,11 @@ class Member:
     @property
     def url(self) -> str:
         return f"http://{self.host}:{self.page}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Where a process other than Redis shows its own metrics; a router adds those of its workers, by labels."""
+        return f"http://{self.host}:{self.port if self.kind is Kind.GATEWAY else self.page}/metrics"
 
 
 NAMES: Mapping[str, Kind] = {
@@ -107,6 +113,7 @@ def _gateway(member: Member, everyone: Sequence[Member], settings: Settings) -> 
         f"--router={','.join(router.address for router in routers)}",
         f"--host={member.host}",
         f"--port={member.page}",
+        f"--metrics-port={member.port}",
         f"--request-timeout-s={settings.timeout_s:g}",
         "--lifeline",
     )

@@ -80,17 +80,22 @@ class Namespaces:
 
     async def remove(self) -> None:
         """Every namespace of the prefix, with what still runs in it, and the bridge. Safe to repeat."""
-        for name in self._left():
-            for pid in (await _run("ip", "netns", "pids", name)).split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+        for _, pid in await self.inhabitants():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         # First: a namespace lives on without its name while sockets in it say their last words, and so does its cable.
         for device in [name for _, name in socket.if_nameindex() if name.startswith(self._prefix)]:
             await _run("ip", "link", "del", device)
-        for name in self._left():
+        for name in self.left():
             await _run("ip", "netns", "del", name)
 
-    def _left(self) -> list[str]:
+    async def inhabitants(self) -> tuple[tuple[str, int], ...]:
+        """Which process runs in which namespace."""
+        found = [(name, await _run("ip", "netns", "pids", name)) for name in self.left()]
+        return tuple((name, int(pid)) for name, pids in found for pid in pids.split())
+
+    def left(self) -> list[str]:
+        """The namespaces of the prefix that there are."""
         return sorted(path.name for path in _NAMESPACES.glob(f"{self._prefix}*"))
 
 

@@ -5,6 +5,7 @@ Every one has a deadline, and an answer that does not come is an answer too. It 
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,16 +33,30 @@ class Pair:
 
 async def redis_answers(host: str, port: int) -> bool:
     """Whether a PING comes back."""
+    return await _redis_says(host, port, b"PING") == b"+PONG\r\n"
+
+
+async def redis_keys(host: str, port: int) -> int | None:
+    """How many keys Redis holds that do not end by themselves; None: no answer."""
+    said = await _redis_says(host, port, b"INFO keyspace")
+    if not said.startswith(b"$"):
+        return None
+    return sum(int(keys) - int(expires) for keys, expires in re.findall(rb"keys=(\d+),expires=(\d+)", said))
+
+
+async def _redis_says(host: str, port: int, word: bytes) -> bytes:
+    """Its answer, a line or some; b"": none."""
     try:
         async with asyncio.timeout(_ASK_S):
             reader, writer = await asyncio.open_connection(host, port)
             try:
-                writer.write(b"PING\r\n")
-                return await reader.readline() == b"+PONG\r\n"
+                writer.write(word + b"\r\n")
+                said = await reader.readline()
+                return said + (await reader.readexactly(int(said[1:])) if said.startswith(b"$") else b"")
             finally:
                 writer.close()
-    except (OSError, TimeoutError):
-        return False
+    except (OSError, EOFError, TimeoutError):
+        return b""
 
 
 async def lives(client: httpx.AsyncClient, member: Member) -> bool:
@@ -81,10 +96,11 @@ async def pair_of(client: httpx.AsyncClient, router: Member, request: str) -> Pa
     return Pair(router.name, prefill["worker"], route["decode"]["worker"])
 
 
-async def gauges(client: httpx.AsyncClient, worker: Member) -> Mapping[str, float] | None:
-    """The worker's own metrics, with the labels that tell them apart in the name as `name{state}`; None: no answer."""
+async def gauges(client: httpx.AsyncClient, member: Member) -> Mapping[str, float] | None:
+    """The metrics of any process but Redis, with the labels that tell them apart in the name as `name{state}`; None: no
+    answer."""
     try:
-        answer = await client.get(f"{worker.url}/metrics", timeout=_ASK_S)
+        answer = await client.get(member.metrics_url, timeout=_ASK_S)
     except httpx.HTTPError:
         return None
     return {

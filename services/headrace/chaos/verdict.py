@@ -37,7 +37,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One request's outcome. state: finished, failed (with an error that was told) or cut. complaints: in sentences."""
+    """One request's outcome. state: finished, failed (with an error that was told), cut, or left by
+    its client. complaints: in sentences."""
 
     state: str
     counts: Counts
@@ -65,6 +66,9 @@ def finished(heard: Heard) -> bool:
 
 def _ending(heard: Heard, *, may_be_cut: bool) -> tuple[str, str]:
     """The state of an unfinished one, and what is wrong with how it ended."""
+    if heard.left:
+        many = len(heard.errors) + heard.done > 1
+        return "left", f"{heard.done} ends and {len(heard.errors)} errors before its client left" if many else ""
     if heard.late:
         return "late", f"no ending within {heard.seconds:.1f} s"
     if heard.cut:

@@ -28,6 +28,7 @@ from headrace.rpc.codec.generation import (
 )
 from headrace.rpc.codec.route import decode_explanation, encode_explain
 from headrace.rpc.errors import from_call
+from headrace.rpc.hang_up import hang_up
 from headrace.rpc.options import Keepalive, client_options
 from headrace.rpc.v1 import fleet_pb2, fleet_pb2_grpc, inference_pb2, inference_pb2_grpc, worker_pb2_grpc
 
@@ -80,7 +81,7 @@ class _Client:
             while (serving := await self._next(call, _serving)) is not None:
                 yield serving
         finally:
-            call.cancel()
+            hang_up(call)
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,7 +120,7 @@ class InferenceClient(_Client):
             while (chunk := await self._next(call, decode_chunk)) is not None:
                 yield chunk
         finally:
-            call.cancel()
+            hang_up(call)
 
     async def tokenize(self, model: str, prompt: Prompt) -> Tokenized:
         return await self._ask(self._stub.Tokenize, encode_tokenize(model, prompt), decode_tokenized)
@@ -174,7 +175,7 @@ class WorkerClient(_Client):
                 yield report
                 report = await self._report(call, sender)
         finally:
-            call.cancel()
+            hang_up(call)
             sender.cancel()
             await asyncio.wait((sender,))
 

@@ -87,3 +87,16 @@ def test_counts_add_up_and_are_clean_only_if_all_are_zero() -> None:
     assert total([Counts(wrong=1, hung=2), Counts(wrong=1, missed=1)]) == Counts(wrong=2, hung=2, missed=1)
     assert Counts().clean
     assert not any(Counts(**{name: 1}).clean for name in Counts.__dataclass_fields__)
+
+
+def test_who_left_is_judged_by_what_it_had_heard() -> None:
+    heard = told(BEGUN, done=0)
+    heard.left = True
+    judged = judge("it", heard, RIGHT, may_be_cut=False)
+    assert (judged.state, judged.counts) == ("left", Counts())
+    wrong = told(said(0, "ab", [1, 9]), done=0)
+    wrong.left = True
+    assert judge("it", wrong, RIGHT, may_be_cut=False).counts == Counts(wrong=1)
+    twice = told(BEGUN, done=1, errors=(SENTENCE,))
+    twice.left = True
+    assert judge("it", twice, RIGHT, may_be_cut=False).counts == Counts(endings=1)
