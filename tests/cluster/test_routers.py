@@ -22,8 +22,8 @@ DRAIN = "--drain-s=0.2"
 LENGTH = 200
 # A real engine is so fast that answers must be longer to be under way for long enough.
 REAL_LENGTH, CONTEXT = 1800, 2048
-# Tokens of an answer between which its stop string reaches: all that time its text is held back.
-HELD, RELEASED = 70, 130
+# Tokens of an answer between which its stop string reaches: all that time its text is held back, and the strike falls.
+HELD, RELEASED, REAL_RELEASED = 70, 130, 1000
 
 Bodies = dict[str, dict[str, Any]]
 
@@ -32,10 +32,9 @@ def body(prompt: str, **fields: Any) -> dict[str, Any]:
     return {"prompt": f"{prompt} " + "hello " * 20, "max_tokens": LENGTH, "ignore_eos": True, **fields}
 
 
-with_the_fake_engine = pytest.mark.parametrize("apart", [(FAKE, LENGTH)], indirect=True, ids=["fake"])
-with_either_engine = pytest.mark.parametrize(
-    "apart", [(FAKE, LENGTH), (REAL, REAL_LENGTH)], indirect=True, ids=["fake", "real"]
-)
+AS_FAKE, AS_REAL = (FAKE, LENGTH, RELEASED), (REAL, REAL_LENGTH, REAL_RELEASED)
+with_the_fake_engine = pytest.mark.parametrize("apart", [AS_FAKE], indirect=True, ids=["fake"])
+with_either_engine = pytest.mark.parametrize("apart", [AS_FAKE, AS_REAL], indirect=True, ids=["fake", "real"])
 
 KINDS: Bodies = {
     "greedy": body("a", temperature=0),
@@ -50,27 +49,30 @@ LAST = body("g", seed=10)
 
 @dataclass
 class Apart:
-    """One gateway before two routers. expected: what it answers undisturbed."""
+    """One gateway before two routers. expected: what it answers undisturbed; released: the tokens after which the
+    text that the stop string holds back would go."""
 
     fleet: Fleet
     bodies: Bodies
     expected: dict[str, Heard]
+    released: int
 
 
-async def stopping_late(url: str) -> Bodies:
+async def stopping_late(url: str, length: int, released: int) -> Bodies:
     """Every kind of request, and one that ends at a stop string of many tokens."""
-    (whole,) = (await answers(url, {"last": LAST})).values()
-    short = await answers(url, {"held": LAST | {"max_tokens": HELD}, "released": LAST | {"max_tokens": RELEASED}})
+    last = LAST | {"max_tokens": length}
+    (whole,) = (await answers(url, {"last": last})).values()
+    short = await answers(url, {"held": last | {"max_tokens": HELD}, "released": last | {"max_tokens": released}})
     begin, end = (len(short[name].choices[0].text) for name in ("held", "released"))
     stop = whole.choices[0].text[begin + 1 : end - 1]
-    return {**KINDS, "stop": LAST | {"stop": [stop]}}
+    return {**KINDS, "stop": last | {"stop": [stop]}}
 
 
 @pytest.fixture(scope="module")
 def apart(request: pytest.FixtureRequest, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
-    """Prefill and decode worker, two routers, one gateway. Its parameter: what workers are told, and how long answers
-    are."""
-    flags, length = request.param
+    """Prefill and decode worker, two routers, one gateway. Its parameter: what workers are told, how long answers
+    are, and how long the one with the stop string is held back."""
+    flags, length, released = request.param
     directory = tmp_path_factory.mktemp("apart")
     with fleet(directory, redis_url, str(write_random(directory / "random.gguf", CONTEXT)), *flags) as made:
         begin_workers(made)
@@ -81,16 +83,18 @@ def apart(request: pytest.FixtureRequest, redis_url: str, tmp_path_factory: pyte
         made.gateway("gateway", "r1", "r2")
         made["gateway"].ready()
         made.wait_ready("gateway")
-        yield asyncio.run(undisturbed(made, length))
+        yield asyncio.run(undisturbed(made, length, released))
 
 
-async def undisturbed(made: Fleet, length: int) -> Apart:
+async def undisturbed(made: Fleet, length: int, released: int) -> Apart:
     url = made.url("gateway")
-    bodies = {name: each | {"max_tokens": length} for name, each in (await stopping_late(url)).items()}
+    bodies = {
+        name: each | {"max_tokens": length} for name, each in (await stopping_late(url, length, released)).items()
+    }
     expected = await answers(url, bodies)
     assert expected["stop"].choices[0].finish_reason == "stop"
-    assert HELD < expected["stop"].tokens <= RELEASED
-    return Apart(made, bodies, expected)
+    assert HELD < expected["stop"].tokens <= released
+    return Apart(made, bodies, expected, released)
 
 
 def begin_workers(made: Fleet) -> None:
@@ -129,21 +133,20 @@ async def struck(case: Apart, strike: Callable[[Process], None]) -> dict[str, He
         strike(made["r1"])
         ended = [name for name, stream in streams.items() if stream.ended]
         assert not ended, f"the strike came too late for {ended}"
-        assert streams["stop"].heard.tokens < RELEASED - 5
+        assert streams["stop"].heard.tokens < case.released - 5
         return {name: await stream.result() for name, stream in streams.items()}
 
 
 def assert_moved(case: Apart, heard: dict[str, Heard]) -> None:
     """Each answer is the undisturbed one, under the id that its client knows, and can be explained by it."""
+    moved = [line for line in case.fleet["gateway"].log.splitlines() if "request.moved" in line]
     for name, one in heard.items():
+        assert any(one.request_id in line for line in moved), f"{name} was not moved"
         assert (one.errors, one.broken, one.done) == ([], False, True), name
         assert one.answer == case.expected[name].answer, name
         told = httpx.get(f"{case.fleet.url('gateway')}/v1/requests/{one.request_id}/explain", timeout=30).json()
         assert "request" in told, told
         assert (told["request"], told["outcome"]) == (one.request_id, one.choices[0].finish_reason)
-    moved = [line for line in case.fleet["gateway"].log.splitlines() if "request.moved" in line]
-    for name, one in heard.items():
-        assert any(one.request_id in line for line in moved), f"{name} was not moved"
 
 
 @with_either_engine
