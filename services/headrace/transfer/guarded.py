@@ -4,8 +4,6 @@ A link raises for no peer's fault, so what it has and what it lost is not known 
 transfers end together. Owns that knowledge; who replaces the link is the transfer thread's affair.
 """
 
-from collections.abc import Callable
-
 from headrace.transfer.link import FrameId, Link, Receipt
 
 
@@ -21,10 +19,20 @@ class GuardedLink:
         return self._link.address
 
     def post(self, frame: FrameId, buffer: memoryview) -> Receipt:
-        return self._guarded(lambda: self._link.post(frame, buffer))
+        if self.broke is None:
+            try:
+                return self._link.post(frame, buffer)
+            except Exception as error:
+                self.broke = error
+        return _never()
 
     def send(self, address: str, frame: FrameId, buffer: memoryview) -> Receipt:
-        return self._guarded(lambda: self._link.send(address, frame, buffer))
+        if self.broke is None:
+            try:
+                return self._link.send(address, frame, buffer)
+            except Exception as error:
+                self.broke = error
+        return _never()
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:
         if self.broke is None:
@@ -36,10 +44,7 @@ class GuardedLink:
     def close(self) -> None:
         self._link.close()
 
-    def _guarded(self, act: Callable[[], Receipt]) -> Receipt:
-        if self.broke is None:
-            try:
-                return act()
-            except Exception as error:
-                self.broke = error
-        return Receipt(lambda _: None)
+
+def _never() -> Receipt:
+    """Of what nobody will do."""
+    return Receipt(lambda _: None)

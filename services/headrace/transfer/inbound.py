@@ -22,6 +22,8 @@ from headrace.transfer.wire import (
     verify_unit,
 )
 
+_NO_HEADER = bytes(HEADER_BYTES)
+
 
 class Inbound(Leg):
     """Posts a window ahead in unit order, and the End from the start.
@@ -99,7 +101,7 @@ class Inbound(Leg):
         if self.end.state is ReceiptState.FAILED:
             self.fail(TransferFailed(f"The prefill worker {self.ticket.source} was lost: {self.end.reason}."))
             return
-        verdict = verify_end(self.ticket, self._end_frame)
+        verdict = verify_end(self.seal, self._end_frame)
         if isinstance(verdict, Refusal):
             self._refuse(verdict)
             return
@@ -121,9 +123,9 @@ class Inbound(Leg):
             self._lost(flight)
             return False
         unit = flight.unit
-        frame = flight.slab.frame[: self.site.frame_bytes(unit.block_count)]
+        frame = flight.slab.frame[: self.frame_bytes(unit)]
         self._arrive(flight)
-        verdict = verify_unit(self.ticket, unit, frame)
+        verdict = verify_unit(self.seal, unit, frame)
         if isinstance(verdict, Refusal):
             self._refuse(verdict)
             return False
@@ -193,9 +195,9 @@ class Inbound(Leg):
         if slab is None:
             return False
         unit = self.units[index]
-        frame = slab.frame[: self.site.frame_bytes(unit.block_count)]
+        frame = slab.frame[: self.frame_bytes(unit)]
         # A frame shorter than its unit must not be read together with the header of an earlier one.
-        frame[:HEADER_BYTES] = bytes(HEADER_BYTES)
+        frame[:HEADER_BYTES] = _NO_HEADER
         receipt = self.site.link.post(self.frame_id(index), frame)
         self.flights[index] = Flight(unit, slab, receipt, self.site.clock())
         return True

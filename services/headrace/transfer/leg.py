@@ -16,6 +16,7 @@ from headrace.transfer.peers import NEVER
 from headrace.transfer.plan import Unit, units
 from headrace.transfer.site import Site
 from headrace.transfer.slabs import Slab, SlabPool, SlabState
+from headrace.transfer.wire import HEADER_BYTES, Seal
 
 _log = structlog.get_logger()
 
@@ -60,6 +61,7 @@ class Leg(ABC):
         self._counted_bytes = site.metrics.bytes.labels(self.side.value)
         self._counted_units = site.metrics.units.labels(self.side.value)
         self._block_bytes = ticket.wire.block_bytes
+        self.seal = Seal.of(ticket)
 
     @property
     def over(self) -> bool:
@@ -77,8 +79,9 @@ class Leg(ABC):
         """Take back what settled, before any leg asks for more of what all share. Only senders share by peer."""
         return
 
-    def step(self, now: float) -> None:
+    def step(self) -> None:
         """Do all that can be done now."""
+        now = self.site.clock()
         if self.open and now >= self.limit:
             self.fail(TransferFailed("The transfer did not complete in its time.", remedy="The request is retried."))
         if self.open:
@@ -161,6 +164,10 @@ class Leg(ABC):
         """A unit is where it should be."""
         self._counted_bytes.inc(unit.block_count * self._block_bytes)
         self._counted_units.inc()
+
+    def frame_bytes(self, unit: Unit) -> int:
+        """Of a unit: header and payload."""
+        return HEADER_BYTES + unit.block_count * self._block_bytes
 
     def frame_id(self, index: int = END_UNIT) -> FrameId:
         return FrameId(self.ticket.transfer, index)

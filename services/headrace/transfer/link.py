@@ -6,15 +6,14 @@ Owns the contract and the receipt every link hands out. It knows neither what a 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 END_UNIT = 0xFFFF
 MAX_UNITS = END_UNIT
 
 
-@dataclass(frozen=True, slots=True)
-class FrameId:
-    """Names one frame between two workers, once and for ever.
+class FrameId(NamedTuple):
+    """Names one frame between two workers, once and for ever. A tuple: links look frames up at every step.
 
     transfer: the ticket's 16 bytes: 8 random ones per incarnation of the receiver, then its counter, big-endian.
     unit: index of the unit, or END_UNIT for the transfer's closing frame.
@@ -33,16 +32,13 @@ class ReceiptState(Enum):
 class Receipt:
     """The fate of one `post` or `send`; read on the transfer thread. `reason` is set when it failed."""
 
-    __slots__ = ("_on_withdraw", "reason", "state")
+    __slots__ = ("_on_withdraw", "pending", "reason", "state")
 
     def __init__(self, on_withdraw: "Callable[[Receipt], None]") -> None:
         self.state = ReceiptState.PENDING
+        self.pending = True
         self.reason = ""
         self._on_withdraw = on_withdraw
-
-    @property
-    def pending(self) -> bool:
-        return self.state is ReceiptState.PENDING
 
     def withdraw(self) -> None:
         """Ask that it settle soon. It still may settle DONE, and until it settles nothing changes: see Link."""
@@ -52,7 +48,7 @@ class Receipt:
     def settle(self, state: ReceiptState, reason: str = "") -> None:
         """For links only. A receipt settles once."""
         assert self.pending, "a receipt settles once"
-        self.state, self.reason = state, reason
+        self.state, self.reason, self.pending = state, reason, False
 
 
 class Link(Protocol):

@@ -36,7 +36,7 @@ class Meetings:
     @property
     def due(self) -> float:
         """When `step` must run next even if nothing happens, on the clock of `begin`."""
-        return min((call.begun for call in self._calls), default=float("inf")) + self._patience_s
+        return min(call.begun for call in self._calls) + self._patience_s if self._calls else float("inf")
 
     def begin(self, address: str, told: Told, now: float) -> None:
         receipt = self._link.send(address, FrameId(os.urandom(16), 0), _NOTHING)
@@ -44,6 +44,8 @@ class Meetings:
 
     def step(self, now: float) -> None:
         """Tell of those that were answered, that failed, or that took too long."""
+        if not self._calls:
+            return
         over = [call for call in self._calls if not call.receipt.pending or now >= call.begun + self._patience_s]
         if not over:
             return

@@ -96,12 +96,12 @@ class Outbound(Leg):
     def land(self, index: int) -> None:
         flight = self.flights[index]
         taken = flight.receipt.state is ReceiptState.DONE
-        self._back(self._nbytes(flight.unit), taken=taken)
+        self._back(self.frame_bytes(flight.unit), taken=taken)
         super().land(index)
 
     def write_off(self) -> None:
         for flight in self.flights.values():
-            self._back(self._nbytes(flight.unit), taken=False)
+            self._back(self.frame_bytes(flight.unit), taken=False)
         if self._end_began < NEVER:
             self._back(0, taken=False)
         super().write_off()
@@ -109,8 +109,11 @@ class Outbound(Leg):
     @property
     def _waiting_since(self) -> float:
         """Since when the frame has waited that waits longest."""
-        began = (flight.began for flight in self.flights.values() if flight.receipt.pending)
-        return min(*began, self._end_began, NEVER)
+        # They began in the order in which they stand here.
+        for flight in self.flights.values():
+            if flight.receipt.pending:
+                return min(flight.began, self._end_began)
+        return self._end_began
 
     @property
     def _stalls_at(self) -> float:
@@ -139,7 +142,7 @@ class Outbound(Leg):
         slab = self._take_slab(unit)
         if slab is None:
             return False
-        frame = slab.frame[: self._nbytes(unit)]
+        frame = slab.frame[: self.frame_bytes(unit)]
         try:
             self._fill(unit, frame)
         except BaseException:
@@ -154,18 +157,15 @@ class Outbound(Leg):
 
     def _take_slab(self, unit: Unit) -> Slab | None:
         """Only a transfer that has something to send, and may, has a slab kept back for it."""
-        if not self.site.peers.may_send(self.ticket.address, self._nbytes(unit)):
+        if not self.site.peers.may_send(self.ticket.address, self.frame_bytes(unit)):
             self.slabs.unregister(self.ticket.transfer)
             return None
         self.slabs.register(self.ticket.transfer)
         return self.slabs.take(self.ticket.transfer)
 
-    def _nbytes(self, unit: Unit) -> int:
-        return self.site.frame_bytes(unit.block_count)
-
     def _fill(self, unit: Unit, frame: memoryview) -> None:
         self.site.pages.read(self._blocks[unit.first_block : unit.end_block], frame[HEADER_BYTES:])
-        self._digest = fold(self._digest, encode_unit(self.ticket, unit, frame))
+        self._digest = fold(self._digest, encode_unit(self.seal, unit, frame))
 
     def _land_taken(self) -> None:
         for index, flight in list(self.flights.items()):
@@ -185,7 +185,7 @@ class Outbound(Leg):
 
     def _send_end(self, end: End) -> None:
         if self.end is None:
-            frame = encode_end(self.ticket, end)
+            frame = encode_end(self.seal, end)
             self.end = self.site.link.send(self.ticket.address, self.frame_id(), memoryview(frame))
             self._end_began = self.site.clock()
             self._sent(0)

@@ -15,7 +15,7 @@ from headrace.transfer.neutral import wire_pages
 from headrace.transfer.peers import Patience, Peers
 from headrace.transfer.slabs import SlabPool
 from headrace.transfer.throughput import Throughput
-from headrace.transfer.wire import HEADER_BYTES, Refusal
+from headrace.transfer.wire import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,6 @@ class Site:
         """The same for one transfer, whose blocks are the ticket's wire blocks."""
         pages = wire_pages(self.pages, ticket.wire.block_tokens)
         return self if pages is self.pages else replace(self, pages=pages)
-
-    def frame_bytes(self, block_count: int) -> int:
-        """Bytes of a unit's frame: header and payload."""
-        return HEADER_BYTES + block_count * self.pages.layout.block_bytes
 
     def count_refused(self, refusal: Refusal) -> None:
         self.metrics.refused.labels(refusal.value).inc()

@@ -49,11 +49,20 @@ class SlabPool:
         self._slabs = tuple(Slab(size) for _ in range(count))
         self._free = list(reversed(self._slabs))
         self._held: dict[bytes, int] = {}
-        self._counts = dict.fromkeys(SlabState, 0) | {SlabState.FREE: count}
+        self.quarantined = 0
+
+    @property
+    def free(self) -> int:
+        """How many nobody has."""
+        return len(self._free)
 
     @property
     def counts(self) -> Mapping[SlabState, int]:
-        return self._counts
+        """Counted now: slabs move more often than anybody looks."""
+        counts = dict.fromkeys(SlabState, 0)
+        for slab in self._slabs:
+            counts[slab.state] += 1
+        return counts
 
     def register(self, owner: bytes) -> None:
         """From now on a slab is kept back for `owner`, if there are enough."""
@@ -71,18 +80,21 @@ class SlabPool:
         slab = self._free.pop()
         slab.owner = owner
         self._held[owner] += 1
-        self._move(slab, SlabState.POSTED)
+        slab.state = SlabState.POSTED
         return slab
 
     def arrive(self, slab: Slab) -> None:
-        self._move(slab, SlabState.ARRIVED)
+        slab.state = SlabState.ARRIVED
 
     def quarantine(self, slab: Slab) -> None:
-        self._move(slab, SlabState.QUARANTINED)
+        """A slab that is not in quarantine yet."""
+        slab.state = SlabState.QUARANTINED
+        self.quarantined += 1
 
     def give_back(self, slab: Slab) -> None:
         """Only when the receipt of its frame is settled."""
-        self._move(slab, SlabState.FREE)
+        self.quarantined -= slab.state is SlabState.QUARANTINED
+        slab.state = SlabState.FREE
         if slab.owner in self._held:
             self._held[slab.owner] -= 1
         self._free.append(slab)
@@ -96,8 +108,3 @@ class SlabPool:
                 break
             ahead += not held
         return ahead
-
-    def _move(self, slab: Slab, state: SlabState) -> None:
-        self._counts[slab.state] -= 1
-        self._counts[state] += 1
-        slab.state = state

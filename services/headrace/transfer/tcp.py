@@ -68,16 +68,28 @@ class TcpLink:
     def progress(self, timeout_s: float, wake_fd: int) -> None:
         self._watch(wake_fd)
         self._flush_all()
-        timeout_s = min(timeout_s, self._deaf_s())
         # What settled outside of the wait below must be looked at before waiting.
-        timeout_s, self._settled_early = (0.0 if self._settled_early else timeout_s), False
-        for key, events in self._selector.select(timeout_s):
+        until = time.monotonic() + (0.0 if self._settled_early else timeout_s)
+        # Here again, and not by way of the caller, while frames come and go in parts.
+        while not self._turn(max(0.0, until - time.monotonic())):
+            pass
+        self._settled_early = False
+
+    def _turn(self, timeout_s: float) -> bool:
+        """Wait once, and move what can be moved. False if nobody need look yet: only bytes moved."""
+        ready = self._selector.select(min(timeout_s, self._deaf_s()))
+        called = not ready
+        for key, _ in ready:
             if key.fileobj is self._listener:
                 self._accept()
             elif isinstance(key.data, Connection):
-                self._serve(key.data, events)
+                self._serve(key.data)
+                called |= key.data.settled
+                key.data.settled = False
+            else:
+                called = True
         self._flush_all()
-        self._settled_early = False
+        return called or self._settled_early
 
     def close(self) -> None:
         for connection in [*self._dialed.values(), *self._accepted]:
@@ -139,23 +151,25 @@ class TcpLink:
     def _connection_from(self, sock: socket.socket) -> Accepted:
         return Accepted(sock, self._posts, self._own.nonce)
 
-    def _serve(self, connection: Connection, events: int) -> None:
+    def _serve(self, connection: Connection) -> None:
         try:
-            if events & selectors.EVENT_READ:
-                connection.read()
+            connection.read()
         except (OSError, ProtocolBreach) as error:
             self._drop(connection, str(error))
 
     def _flush_all(self) -> None:
         """Write what can be written, and be woken for the rest."""
         for connection in [*self._dialed.values(), *self._accepted]:
+            if not connection.outbox and not connection.blocked:
+                continue
             try:
                 connection.flush()
             except OSError as error:
                 self._drop(connection, str(error))
                 continue
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outbox else 0)
-            if self._selector.get_key(connection.sock).events != wanted:
+            if connection.blocked != bool(connection.outbox):
+                connection.blocked = bool(connection.outbox)
+                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.blocked else 0)
                 self._selector.modify(connection.sock, wanted, connection)
 
     def _drop(self, connection: Connection, reason: str) -> None:

@@ -42,6 +42,10 @@ class Connection(ABC):
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.outbox: deque[memoryview] = deque()
+        # Whether its owner waits until it takes bytes again.
+        self.blocked = False
+        # Whether a receipt settled since its owner looked.
+        self.settled = False
         self._head = bytearray(HEAD_BYTES)
         self._target = memoryview(self._head)
         self._payload_of: FrameId | None = None
@@ -88,6 +92,10 @@ class Connection(ABC):
                 return
         self._target = memoryview(self._head)
 
+    def _settle(self, receipt: Receipt, state: ReceiptState, reason: str = "") -> None:
+        receipt.settle(state, reason)
+        self.settled = True
+
     @abstractmethod
     def heard(self, head: Head) -> memoryview | None:
         """A head arrived. Returns where the payload that follows goes, if one does. Raises ProtocolBreach."""
@@ -123,7 +131,7 @@ class Dialed(Connection):
             if sending.receipt is receipt and not (sending.pulled and sending.buffer):
                 del self.sends[frame]
                 self.say(Verb.RETRACTED, frame)
-                receipt.settle(ReceiptState.FAILED, "withdrawn")
+                self._settle(receipt, ReceiptState.FAILED, "withdrawn")
                 return True
         return False
 
@@ -135,10 +143,10 @@ class Dialed(Connection):
             sending.pulled = True
             self.say(Verb.DATA, head.frame, len(sending.buffer), sending.buffer)
         elif head.verb is Verb.TAKEN and sending.pulled:
-            self.sends.pop(head.frame).receipt.settle(ReceiptState.DONE)
+            self._settle(self.sends.pop(head.frame).receipt, ReceiptState.DONE)
         elif head.verb is Verb.REFUSED:
             reason = "the frame is larger than the buffer posted for it"
-            self.sends.pop(head.frame).receipt.settle(ReceiptState.FAILED, reason)
+            self._settle(self.sends.pop(head.frame).receipt, ReceiptState.FAILED, reason)
         else:
             raise ProtocolBreach("the peer said what does not follow from what was said before")
 
@@ -147,7 +155,7 @@ class Dialed(Connection):
 
     def lost(self, reason: str) -> None:
         for sending in self.sends.values():
-            sending.receipt.settle(ReceiptState.FAILED, reason)
+            self._settle(sending.receipt, ReceiptState.FAILED, reason)
         self.sends.clear()
 
 
@@ -171,7 +179,7 @@ class Accepted(Connection):
         if nbytes > len(posted.buffer):
             self.say(Verb.REFUSED, frame)
             reason = "the frame is larger than the buffer posted for it"
-            posted.receipt.settle(ReceiptState.FAILED, reason)
+            self._settle(posted.receipt, ReceiptState.FAILED, reason)
         else:
             self._arriving[frame] = Posted(posted.buffer[:nbytes], posted.receipt)
             self.say(Verb.PULL, frame)
@@ -186,7 +194,7 @@ class Accepted(Connection):
             self.offers.pop(frame, None)
             arriving = self._arriving.pop(frame, None)
             if arriving is not None:
-                arriving.receipt.settle(ReceiptState.FAILED, "the sender withdrew it")
+                self._settle(arriving.receipt, ReceiptState.FAILED, "the sender withdrew it")
         elif head.verb is Verb.DATA and frame in self._arriving and head.nbytes == len(self._arriving[frame].buffer):
             return self._arriving[frame].buffer
         else:
@@ -206,10 +214,10 @@ class Accepted(Connection):
             self.say(Verb.TAKEN, frame)
 
     def payload_complete(self, frame: FrameId) -> None:
-        self._arriving.pop(frame).receipt.settle(ReceiptState.DONE)
+        self._settle(self._arriving.pop(frame).receipt, ReceiptState.DONE)
         self.say(Verb.TAKEN, frame)
 
     def lost(self, reason: str) -> None:
         for arriving in self._arriving.values():
-            arriving.receipt.settle(ReceiptState.FAILED, reason)
+            self._settle(arriving.receipt, ReceiptState.FAILED, reason)
         self._arriving.clear()

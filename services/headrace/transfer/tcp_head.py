@@ -5,8 +5,8 @@ was damaged on its way, or that another protocol wrote, is refused: what it name
 """
 
 import struct
-from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
+from typing import NamedTuple
 
 import xxhash
 
@@ -19,7 +19,7 @@ _CHECK_BYTES = 8
 HEAD_BYTES = _HEAD.size + _CHECK_BYTES
 
 
-class Verb(Enum):
+class Verb(IntEnum):
     """HELLO: the first head; its bytes are the nonce of the link that is called, its transfer the connection's name.
 
     Then, of a frame: OFFER says how large it is, PULL asks for it, DATA comes before its bytes, TAKEN says that they
@@ -35,12 +35,14 @@ class Verb(Enum):
     HELLO = 7
 
 
+_VERBS = {int(verb): verb for verb in Verb}
+
+
 class ProtocolBreach(Exception):
     """The peer broke the protocol or the connection broke; its text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """nbytes: of the payload, offered or following; for HELLO the nonce."""
 
     verb: Verb
@@ -49,7 +51,7 @@ class Head:
 
 
 def pack_head(head: Head) -> bytes:
-    packed = _HEAD.pack(_PROTOCOL, head.verb.value, head.frame.transfer, head.frame.unit, head.nbytes)
+    packed = _HEAD.pack(_PROTOCOL, head.verb, *head.frame, head.nbytes)
     return packed + xxhash.xxh3_64_digest(packed)
 
 
@@ -61,6 +63,6 @@ def unpack_head(packed: bytes) -> Head:
     if xxhash.xxh3_64_digest(packed[: _HEAD.size]) != packed[_HEAD.size :]:
         raise ProtocolBreach("what the peer said was damaged on its way")
     try:
-        return Head(Verb(verb), FrameId(transfer, unit), nbytes)
-    except ValueError as error:
+        return Head(_VERBS[verb], FrameId(transfer, unit), nbytes)
+    except KeyError as error:
         raise ProtocolBreach(f"the peer said {verb}, which means nothing") from error

@@ -72,12 +72,14 @@ class Tenure:
     @property
     def free_slabs(self) -> int:
         """Of the side that has fewer. May be read on any thread."""
-        return min(pool.counts[SlabState.FREE] for pool in self._pools)
+        sending, receiving = self._pools
+        return min(sending.free, receiving.free)
 
     @property
     def quarantined_slabs(self) -> int:
         """Of both sides. May be read on any thread."""
-        return sum(pool.counts[SlabState.QUARANTINED] for pool in self._pools)
+        sending, receiving = self._pools
+        return sending.quarantined + receiving.quarantined
 
     @property
     def bytes_s(self) -> float:

@@ -3,7 +3,6 @@
 Owns the thread, its queue of commands and its wake-up. It knows no frames, units or slabs' fates.
 """
 
-import contextlib
 import os
 import queue
 import threading
@@ -127,6 +126,7 @@ class TransferThread:
                 self._queue(command)
 
     def _queue(self, command: Callable[[Transfers], None]) -> None:
+        """Under the lock."""
         self._commands.put(command)
         os.eventfd_write(self._wake_fd, 1)
 
@@ -217,15 +217,19 @@ class TransferThread:
             self._parked.append(tenure)
 
     def _obey(self, transfers: Transfers) -> None:
-        while True:
-            try:
-                command = self._commands.get_nowait()
-            except queue.Empty:
-                return
+        for command in self._called():
             try:
                 command(transfers)
             except Exception:
                 _log.exception("transfer.command_failed")
+
+    def _called(self) -> list[Callable[[Transfers], None]]:
+        """Take the commands that wait. Both are set under the lock: the wake-up is, if and only if a command is."""
+        if self._commands.empty():
+            return []
+        with self._lock:
+            os.eventfd_read(self._wake_fd)
+            return [self._commands.get_nowait() for _ in range(self._commands.qsize())]
 
     def _wait(self, tenure: Tenure) -> None:
         until = min(tenure.due, self._close_by if self._close_by is not None else float("inf"))
@@ -234,9 +238,6 @@ class TransferThread:
             wait_readable((self._wake_fd,), timeout_s)
         else:
             tenure.link.progress(timeout_s, self._wake_fd)
-        # Cleared before the queue is read: a command queued meanwhile wakes again.
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake_fd)
 
     def _begin_close(self, transfers: Transfers, timeout_s: float) -> None:
         self._close_by = time.monotonic() + timeout_s

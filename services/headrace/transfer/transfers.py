@@ -87,10 +87,13 @@ class Transfers:
         all of them, may have at once is dealt out in turns, and a short transfer does not wait for a long one's end.
         """
         self._meetings.step(self._site.clock())
-        for leg in list(self._legs.values()):
+        legs = list(self._legs.values())
+        for leg in legs:
             self._run(leg, leg.collect)
-        for leg in sorted(self._legs.values(), key=lambda leg: (len(leg.flights), leg.turn)):
-            self._run(leg, partial(leg.step, self._site.clock()))
+        if len(legs) > 1:
+            legs.sort(key=lambda leg: (len(leg.flights), leg.turn))
+        for leg in legs:
+            self._run(leg, leg.step)
             if leg.over:
                 del self._legs[leg.ticket.transfer, leg.side]
 

@@ -9,6 +9,7 @@ target 8s, model 16s, context 16s, unit u32, first block u32, block count u32, p
 import struct
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
 import xxhash
 
@@ -21,15 +22,14 @@ HEADER_BYTES = 128
 _MAGIC = b"HRKV"
 _VERSION = 2
 _PRELUDE = struct.Struct("<4sBB2x16s")
+_NAMES = struct.Struct("<16sI8s8s16s16s")
+_PLACE = struct.Struct("<IIIQ16s")
 _BODY = struct.Struct("<16sI8s8s16s16sIIIQ16s")
 _END = struct.Struct("<BI16s")
 _CHECKSUM_BYTES = 16
 END_FRAME_BYTES = HEADER_BYTES + _END.size
-
-
-class Kind(Enum):
-    UNIT = 1
-    END = 2
+# Kinds of frames.
+_UNIT, _END_KIND = 1, 2
 
 
 class Refusal(Enum):
@@ -69,32 +69,50 @@ class End:
 
 def fold(digest: bytes, checksum: bytes) -> bytes:
     """The running digest of a transfer after one more unit; it starts at b""."""
-    return xxhash.xxh3_128(digest + checksum).digest()
+    return xxhash.xxh3_128_digest(digest + checksum)
 
 
-def encode_unit(ticket: Ticket, unit: Unit, frame: memoryview) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What all headers of one transfer have in common, packed once: a unit is framed while others wait."""
+
+    names: bytes
+    secret: bytes
+
+    @classmethod
+    def of(cls, ticket: Ticket) -> Self:
+        names = _NAMES.pack(
+            ticket.transfer,
+            ticket.attempt,
+            _incarnation(ticket.source),
+            _incarnation(ticket.target),
+            xxhash.xxh3_128(ticket.model_digest).digest(),
+            ticket.context,
+        )
+        return cls(names, ticket.secret)
+
+
+def encode_unit(seal: Seal, unit: Unit, frame: memoryview) -> bytes:
     """Write the header in front of the payload that already stands in `frame[HEADER_BYTES:]`.
     Returns the payload's checksum."""
-    checksum = xxhash.xxh3_128(frame[HEADER_BYTES:]).digest()
-    body = _body(ticket, unit, len(frame) - HEADER_BYTES, checksum)
-    frame[:HEADER_BYTES] = _header(ticket, Kind.UNIT, body)
+    checksum = xxhash.xxh3_128_digest(frame[HEADER_BYTES:])
+    frame[:HEADER_BYTES] = _header(seal, _UNIT, unit, len(frame) - HEADER_BYTES, checksum)
     return checksum
 
 
-def encode_end(ticket: Ticket, end: End) -> bytes:
+def encode_end(seal: Seal, end: End) -> bytes:
     """The closing frame, END_FRAME_BYTES long."""
     payload = _END.pack(end.status.value, end.units_sent, end.digest.ljust(16, b"\0"))
-    body = _body(ticket, _END_PLACE, len(payload), xxhash.xxh3_128(payload).digest())
-    return _header(ticket, Kind.END, body) + payload
+    return _header(seal, _END_KIND, _END_PLACE, len(payload), xxhash.xxh3_128_digest(payload)) + payload
 
 
-def verify_unit(ticket: Ticket, unit: Unit, frame: memoryview) -> bytes | Refusal:
+def verify_unit(seal: Seal, unit: Unit, frame: memoryview) -> bytes | Refusal:
     """The checksum of a received frame (header and payload, exactly this long) if all of it is as the ticket says."""
-    return _verify(ticket, Kind.UNIT, unit, frame)
+    return _verify(seal, _UNIT, unit, frame)
 
 
-def verify_end(ticket: Ticket, frame: memoryview) -> End | Refusal:
-    verdict = _verify(ticket, Kind.END, _END_PLACE, frame)
+def verify_end(seal: Seal, frame: memoryview) -> End | Refusal:
+    verdict = _verify(seal, _END_KIND, _END_PLACE, frame)
     if isinstance(verdict, Refusal):
         return verdict
     status, units_sent, digest = _END.unpack_from(frame, HEADER_BYTES)
@@ -106,29 +124,32 @@ def verify_end(ticket: Ticket, frame: memoryview) -> End | Refusal:
 _END_PLACE = Unit(END_UNIT, 0, 0)
 
 
-def _verify(ticket: Ticket, kind: Kind, unit: Unit, frame: memoryview) -> bytes | Refusal:
-    magic, version, frame_kind, proof = _PRELUDE.unpack_from(frame)
+def _verify(seal: Seal, kind: int, unit: Unit, frame: memoryview) -> bytes | Refusal:
+    header = bytes(frame[:HEADER_BYTES])
+    claimed = header[-_CHECKSUM_BYTES:]
+    if header != _header(seal, kind, unit, len(frame) - HEADER_BYTES, claimed):
+        return _differing(seal, kind, unit, header, len(frame) - HEADER_BYTES)
+    checksum = xxhash.xxh3_128_digest(frame[HEADER_BYTES:])
+    return checksum if checksum == claimed else Refusal.CHECKSUM
+
+
+def _differing(seal: Seal, kind: int, unit: Unit, header: bytes, payload_bytes: int) -> Refusal:
+    """The first field of a header that is not as it should be. Bytes that are zero in this version are no field."""
+    magic, version, frame_kind, proof = _PRELUDE.unpack_from(header)
     if magic != _MAGIC:
         return Refusal.MAGIC
     if version != _VERSION:
         return Refusal.VERSION
-    if frame_kind != kind.value:
+    if frame_kind != kind:
         return Refusal.KIND
-    body = bytes(frame[_PRELUDE.size : _PRELUDE.size + _BODY.size])
-    if proof != _proof(ticket.secret, kind, body):
+    body = header[_PRELUDE.size :]
+    if proof != _proof(seal.secret, kind, body):
         return Refusal.SECRET
-    claimed = body[-_CHECKSUM_BYTES:]
-    wanted = _body(ticket, unit, len(frame) - HEADER_BYTES, claimed)
-    if body != wanted:
-        return _differing(body, wanted)
-    checksum = xxhash.xxh3_128(frame[HEADER_BYTES:]).digest()
-    return checksum if checksum == claimed else Refusal.CHECKSUM
-
-
-def _differing(body: bytes, wanted: bytes) -> Refusal:
-    """The first field in which they do."""
+    wanted = seal.names + _PLACE.pack(
+        unit.index, unit.first_block, unit.block_count, payload_bytes, body[-_CHECKSUM_BYTES:]
+    )
     fields = zip(_BODY_FIELDS, _BODY.unpack(body), _BODY.unpack(wanted), strict=True)
-    return next(name for name, got, want in fields if got != want)
+    return next((name for name, got, want in fields if got != want), Refusal.VERSION)
 
 
 _BODY_FIELDS = (
@@ -146,34 +167,18 @@ _BODY_FIELDS = (
 )
 
 
-def _body(ticket: Ticket, unit: Unit, payload_bytes: int, checksum: bytes) -> bytes:
-    return _BODY.pack(
-        ticket.transfer,
-        ticket.attempt,
-        _incarnation(ticket.source),
-        _incarnation(ticket.target),
-        xxhash.xxh3_128(ticket.model_digest).digest(),
-        ticket.context,
-        unit.index,
-        unit.first_block,
-        unit.block_count,
-        payload_bytes,
-        checksum,
-    )
+def _header(seal: Seal, kind: int, unit: Unit, payload_bytes: int, checksum: bytes) -> bytes:
+    body = seal.names + _PLACE.pack(unit.index, unit.first_block, unit.block_count, payload_bytes, checksum)
+    return _PRELUDE.pack(_MAGIC, _VERSION, kind, _proof(seal.secret, kind, body)) + body
 
 
-def _header(ticket: Ticket, kind: Kind, body: bytes) -> bytes:
-    prelude = _PRELUDE.pack(_MAGIC, _VERSION, kind.value, _proof(ticket.secret, kind, body))
-    return (prelude + body).ljust(HEADER_BYTES, b"\0")
-
-
-def _proof(secret: bytes, kind: Kind, body: bytes) -> bytes:
+def _proof(secret: bytes, kind: int, body: bytes) -> bytes:
     """Shows that the sender holds the ticket, and binds the header and (through its checksum) the payload to it.
 
     xxh3 is fast and not cryptographic: this keeps out lost, stale and misdirected frames and senders that were never
     told, not an attacker who can read or rewrite traffic. Against those the network must be closed or encrypted.
     """
-    return xxhash.xxh3_128(b"%b%c%b" % (secret, kind.value, body)).digest()
+    return xxhash.xxh3_128_digest(b"%b%c%b" % (secret, kind, body))
 
 
 def _incarnation(ref: WorkerRef) -> bytes:
