@@ -40,6 +40,11 @@ class Stalled:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """What the leg was to bring is not waited for any longer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Over:
     """The request as a whole must end."""
 
@@ -58,7 +63,7 @@ class Move:
     room: int = 1
 
 
-Word = Granted | Committed | Busy | TokenEvent | Ending | Frozen | Lost | Unsent | Left | Stalled
+Word = Granted | Committed | Busy | TokenEvent | Ending | Frozen | Lost | Unsent | Left | Stalled | Late
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,52 @@
+"""Pulls: how the prefixes that workers were to fetch came, and from whom none is fetched for a while."""
+
+from collections.abc import Callable
+from enum import Enum
+
+import structlog
+
+from headrace.core.fleet import WorkerRef
+from headrace.core.route import Pull
+from headrace.telemetry.metrics import RouterMetrics
+
+log = structlog.get_logger()
+
+_SHUN_S = 5.0
+
+
+class PullEnd(Enum):
+    """pulled: all of it came. busy: one end had no room for it. failed: the holder does not have it any more, or what
+    came did not verify, or an end was lost. late: it was not waited for any longer. given_up: its request was, or went
+    on elsewhere."""
+
+    PULLED = "pulled"
+    BUSY = "busy"
+    FAILED = "failed"
+    LATE = "late"
+    GIVEN_UP = "given_up"
+
+
+class Pulls:
+    """clock: monotonic seconds."""
+
+    def __init__(self, metrics: RouterMetrics, clock: Callable[[], float]) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._shunned: dict[WorkerRef, float] = {}
+        for end in PullEnd:
+            metrics.pulls.labels(end.value)
+
+    @property
+    def shunned(self) -> frozenset[WorkerRef]:
+        """Holders that lately did not bring what they were asked for."""
+        now = self._clock()
+        self._shunned = {worker: until for worker, until in self._shunned.items() if until > now}
+        return frozenset(self._shunned)
+
+    def over(self, request: str, pull: Pull, end: PullEnd, tokens: int = 0) -> None:
+        """One came to its end. tokens: that moved for it and are here."""
+        self._metrics.pulls.labels(end.value).inc()
+        self._metrics.pulled_tokens.inc(tokens)
+        if end not in (PullEnd.PULLED, PullEnd.GIVEN_UP):
+            self._shunned[pull.holder] = self._clock() + _SHUN_S
+        log.info("pull.over", request=request, holder=str(pull.holder), end=end.value, tokens=tokens)
