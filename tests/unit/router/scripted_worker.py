@@ -97,7 +97,7 @@ class ScriptedWorker:
     cached: what it reports as cached tokens. mute: it reports no logprobs, as a worker that does not know of them.
     says_commit: so of commits. draining: what it says of itself; told to drain, it says so. speeds: what its load says
     of prefill and transfers. crowded: the requests that it names. lost_kv: tokens of what it freezes without KV.
-    Pages of an import job are here when the test says so: `imported`. holds: it may export what never ran on it."""
+    brings: where the pages that it exports are taken in, for requests that never ran on it."""
 
     def __init__(self, info: WorkerInfo, *, cached: int = 0) -> None:
         self.info = info
@@ -118,7 +118,7 @@ class ScriptedWorker:
         self.crowded: tuple[str, ...] = ()
         self.frozen: set[JobKey] = set()
         self.lost_kv = 0
-        self.holds = False
+        self.brings: ScriptedWorker | None = None
         self._told: dict[JobKey, int] = {}
         self.mute = False
         self.says_commit = True
@@ -279,18 +279,20 @@ class ScriptedWorker:
             await self._end(job, Outcome.HANDED_OVER, note=self.note)
 
     async def _export(self, job: Job) -> None:
-        here = self.holds or any(key.request == job.key.request for key in self.frozen)
+        here = self.brings or any(key.request == job.key.request for key in self.frozen)
         assert here, "nothing of the request stands still here"
         if self.fail_first_with:
             await self._end(job, Outcome.FAILED, self.fail_first_with.pop(0))
         elif await self._pass("export"):
-            await self._end(job, Outcome.HANDED_OVER, note=self.note if self.holds else None)
-
-    async def imported(self, request: str) -> None:
-        """All pages of the request's import job are here."""
-        job = next(job for key, job in self.live.items() if key.request == request and job.kind is JobKind.IMPORT)
-        if await self._pass("import"):
+            if self.brings is not None:
+                await self.brings.imported(job.key)
             await self._end(job, Outcome.HANDED_OVER, note=self.note)
+
+    async def imported(self, key: JobKey, error: HeadraceError | None = None) -> None:
+        """All pages of an import job are here, or will never be."""
+        job = self.live.get(key)
+        if await self._pass("import") and job is not None:
+            await self._end(job, Outcome.HANDED_OVER if error is None else Outcome.FAILED, error, self.note)
 
     async def _freeze(self, key: JobKey) -> None:
         """The job tells no more tokens. All it told, and was told, have KV but the last."""
