@@ -7,6 +7,7 @@ computed what did not come.
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 from headrace.core.blocks import BLOCK_TOKENS
 from headrace.core.errors import InternalError, WorkerLost
@@ -71,6 +72,9 @@ class FetchingAttempt(Attempt):
         self._export: Leg | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._coming = 0
+        self._name = (route.reader, imports.hashes[-1])
+        self._joined = False
+        self._late, self._told = Notice(None, Late()), Notice(None, Late())
 
     @property
     def granted(self) -> bool:
@@ -78,17 +82,22 @@ class FetchingAttempt(Attempt):
         return self._fetching or super().granted
 
     def start(self) -> None:
-        """Have the prefix fetched. Raises AttemptFailed."""
+        """Have the prefix fetched, or wait for it if it is on its way for another request. Raises AttemptFailed."""
         self._life.enter(Stage.PULL)
-        self._import = self._send(self.route.reader, self._imports)
         self._fetching = True
-        late = Notice(self._import, Late())
+        self._joined = self._pulls.join(self._name, partial(self._inbox.put_nowait, self._told))
+        if not self._joined:
+            self._import = self._send(self.route.reader, self._imports)
         loop = asyncio.get_running_loop()
-        self._alarm = loop.call_later(patience_s(self._pull), self._inbox.put_nowait, late)
+        self._alarm = loop.call_later(patience_s(self._pull), self._inbox.put_nowait, self._late)
 
     def take(self, notice: Notice) -> TokenEvent | FinishReason | Frozen | None:
         leg, word = notice.leg, notice.word
-        if leg is None or isinstance(word, Over | Move) or leg not in (self._import, self._export):
+        if notice is self._late or notice is self._told:
+            if self._fetching:
+                self._go_on(PullEnd.LATE if notice is self._late else PullEnd.SHARED)
+            return None
+        if leg is None or isinstance(word, Over | Move | Late) or leg not in (self._import, self._export):
             return super().take(notice)
         self._note(leg, word)
         if self._fetching and leg is self._import:
@@ -122,8 +131,6 @@ class FetchingAttempt(Attempt):
                 raise self._parted(leg, parting)
             case Busy():
                 self._go_on(PullEnd.BUSY)
-            case Late():
-                self._go_on(PullEnd.LATE)
             case Ending():
                 self._go_on(PullEnd.FAILED)
 
@@ -154,7 +161,7 @@ class FetchingAttempt(Attempt):
     def _go_on(self, end: PullEnd) -> None:
         """The attempt begins, with what came. Its first job replaces the import, whose verified pages it finds."""
         self._over(end)
-        if end is not PullEnd.PULLED:
+        if end is not PullEnd.PULLED:  # its Ending is all that the export has left to say
             self._abort()
         self.begun = asyncio.get_running_loop().time()
         self._job = replace(self._job, timeout_s=self._remaining())
@@ -164,6 +171,8 @@ class FetchingAttempt(Attempt):
         self._fetching = False
         if self._alarm is not None:
             self._alarm.cancel()
+        if not self._joined:
+            self._pulls.leave(self._name)
         self._pulls.over(self._job.key.request, self._pull, end, self._coming if end is PullEnd.PULLED else 0)
 
     def _abort(self) -> None:

@@ -41,7 +41,7 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What the leg was to bring is not waited for any longer."""
+    """What the request waits for before it begins is not waited for any longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Move:
     room: int = 1
 
 
-Word = Granted | Committed | Busy | TokenEvent | Ending | Frozen | Lost | Unsent | Left | Stalled | Late
+Word = Granted | Committed | Busy | TokenEvent | Ending | Frozen | Lost | Unsent | Left | Stalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Notice:
     """A word about a leg, or about the request as a whole."""
 
     leg: "Leg | None"
-    word: Word | Over | Move
+    word: Word | Over | Move | Late
 
 
 Inbox = asyncio.Queue[Notice]

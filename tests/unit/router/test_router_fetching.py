@@ -6,24 +6,29 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from fixtures.eventually import eventually
 from scripted_worker import ScriptedWorker, expected, worker_info
 from test_router_waterfall import HANDED_OVER, LOCAL, adds_up, stages
 from toy_cluster import ToyCluster, ask, cluster, collect, ids, options, sampling
 
-from headrace.core.errors import TransferFailed
+from headrace.core.errors import NotFound, TransferFailed
 from headrace.core.fleet import Role
 from headrace.core.jobs import JobKind
 from headrace.core.waterfall import Stage
 from headrace.router.policy import Disaggregation
 
 K = JobKind
-# A token a second: there is nothing that would not rather be fetched, and it is waited for about a second.
-SLOW_READER, FAST_LINK = (1.0, 0.0), (0.0, 1e9)
+# A token a second: there is nothing that would not rather be fetched.
+SLOW_READER = (1.0, 0.0)
+# Bytes a second: of 2,048 bytes, which are then waited for about a second, or longer than a test takes.
+FAST_LINK, SLOW_LINK = 1e9, 500.0
 BOTH_WAYS = pytest.mark.parametrize("mode", [Disaggregation.NEVER, Disaggregation.ALWAYS])
 
 
 @asynccontextmanager
-async def holding(mode: Disaggregation = Disaggregation.NEVER, *, pull: bool = True) -> AsyncIterator[ToyCluster]:
+async def holding(
+    mode: Disaggregation = Disaggregation.NEVER, *, pull: bool = True, link: float = FAST_LINK
+) -> AsyncIterator[ToyCluster]:
     """`reader` is to read the prompt and has nothing of it, two blocks of it are with `holder`, which cannot."""
     never = mode is Disaggregation.NEVER
     policy = replace(options(mode).policy, pull=pull)
@@ -31,7 +36,7 @@ async def holding(mode: Disaggregation = Disaggregation.NEVER, *, pull: bool = T
         prefill=1, decode=0 if never else 1, local=int(never), with_options=options(policy=policy)
     ) as toy:
         source, target = holder(toy), reader(toy)
-        source.brings, source.speeds, target.speeds = target, FAST_LINK, SLOW_READER
+        source.brings, source.speeds, target.speeds = target, (0.0, link), SLOW_READER
         for worker in (source, target):
             worker.report_load()
         toy.hits[source.info.ref] = 2
@@ -170,6 +175,52 @@ async def test_what_does_not_come_is_computed(mode: Disaggregation, wrong: Wrong
         assert K.IMPORT not in kinds(reader(toy), "r2")
 
 
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_prefix_on_its_way_is_not_fetched_twice(comes: bool) -> None:
+    """Several requests wait for the same one."""
+    async with holding(link=SLOW_LINK) as toy:
+        if not comes:
+            _holder_has_it_no_more(toy)
+        gate = holder(toy).gate("submit")
+        asking = [asyncio.create_task(collect(toy, ask(f"r{number}"))) for number in range(3)]
+        await holder(toy).passed("submit")
+        for number in range(3):
+            await _at(toy, f"r{number}", Stage.PULL)
+        gate.set()
+        assert [ids(await one) for one in asking] == [expected(3, 6)] * 3
+        assert sorted(job.kind.value for job in reader(toy).submits) == ["import", *["local"] * 3]
+        assert toy.counted("headrace_kv_pulls_total", outcome="pulled" if comes else "failed") == 1
+        assert toy.counted("headrace_kv_pulls_total", outcome="shared") == 2
+        assert toy.counted("headrace_kv_pulled_tokens_total") == (32 if comes else 0)
+
+
+async def test_who_waits_for_anothers_prefix_goes_on_when_that_one_leaves() -> None:
+    async with holding(link=SLOW_LINK) as toy:
+        gate = holder(toy).gate("submit")
+        first = asyncio.create_task(collect(toy, ask("first")))
+        await holder(toy).passed("submit")
+        second, third = (asyncio.create_task(collect(toy, ask(name))) for name in ("second", "third"))
+        await _at(toy, "second", Stage.PULL)
+        await _at(toy, "third", Stage.PULL)
+        for one in (third, first):
+            one.cancel()
+        assert ids(await second) == expected(3, 6)
+        gate.set()
+        assert toy.counted("headrace_kv_pulls_total", outcome="given_up") == 2
+
+
+async def _at(toy: ToyCluster, request: str, stage: Stage) -> None:
+    """The request is at this stage."""
+
+    async def there() -> bool:
+        try:
+            return (await toy.router.explain(request)).waterfall[-1].stage is stage
+        except NotFound:
+            return False
+
+    await eventually(there)
+
+
 async def test_a_reader_that_dies_takes_nothing_with_it() -> None:
     """The request goes on at another worker, and met nobody who died of it."""
     async with holding() as toy:
@@ -184,7 +235,7 @@ async def test_a_reader_that_dies_takes_nothing_with_it() -> None:
 
 
 async def test_a_caller_that_leaves_amid_a_pull_leaves_nothing() -> None:
-    async with holding() as toy:
+    async with holding(link=SLOW_LINK) as toy:
         gate = holder(toy).gate("export")
         asking = asyncio.create_task(collect(toy, ask()))
         await holder(toy).passed("export")
