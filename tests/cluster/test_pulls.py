@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         *(str(directory / "tiny"), f"--served-model-name={MODEL}", "--dtype=float32", "--batch-invariant"),
         # Small steps: a prompt takes a while to compute.
         *("--local=2", f"--max-num-seqs={SLOTS}", "--max-num-batched-tokens=16"),
-        *("--lease-ttl-s=2", "--lease-every-s=0.5", "--kv-cache-memory-bytes=16777216"),
+        *("--lease-ttl-s=2", "--lease-every-s=0.5", "--kv-cache-memory-bytes=5242880"),
     )
     with running(directory, *arguments, link="tcp") as cluster:
         yield cluster
