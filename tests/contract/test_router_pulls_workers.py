@@ -1,4 +1,4 @@
-"""The router has a real worker fetch a prefix from another: fake engines whose pages prove their contents, over gRPC."""
+"""The router has a real worker fetch a prefix from another: fake engines whose pages prove themselves, over gRPC."""
 
 import asyncio
 import time
