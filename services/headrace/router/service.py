@@ -70,10 +70,7 @@ class Router:
             on_plight=self._wants_rid,
             patience=options.patience,
         )
-        pulls = Pulls(metrics, time.monotonic)
-        self._dispatch = Dispatch(
-            self._attachments, self._admission, self._ledger, match=match, policy=options.policy, pulls=pulls
-        )
+        self._dispatch = self._dispatcher(match)
         self._standing = Standing(commons, options.name, refuse_s=options.refuse_s)
         self._mover = Mover(
             runs=lambda: self._conductor.runs,
@@ -92,6 +89,12 @@ class Router:
             standing=self._standing,
             mover=self._mover,
             options=options,
+        )
+
+    def _dispatcher(self, match: Match) -> Dispatch:
+        pulls = Pulls(self._metrics, time.monotonic)
+        return Dispatch(
+            self._attachments, self._admission, self._ledger, match=match, policy=self._options.policy, pulls=pulls
         )
 
     async def start(self) -> None:
