@@ -1,8 +1,7 @@
 """Fetching: the attempt whose first worker takes a prefix from another's cache before it begins.
 
-An import job there and an export job at the holder move the pages, whose names both are given by the tokens; the
-attempt's own jobs follow, and find them. Whatever goes wrong between the two workers costs the request time only: it is
-computed what did not come.
+An import job there and an export job at the holder, of the same tokens, move the pages; the attempt's own jobs follow
+and find them. Whatever goes wrong between the two workers costs the request time only: what did not come is computed.
 """
 
 import asyncio

@@ -71,6 +71,6 @@ class Pulls:
         """One came to its end. tokens: that moved for it and are here."""
         self._metrics.pulls.labels(end.value).inc()
         self._metrics.pulled_tokens.inc(tokens)
-        if end in (PullEnd.BUSY, PullEnd.FAILED, PullEnd.LATE):
+        if end in (PullEnd.FAILED, PullEnd.LATE):
             self._shunned[pull.holder] = self._clock() + _SHUN_S
         log.info("pull.over", request=request, holder=str(pull.holder), end=end.value, tokens=tokens)
