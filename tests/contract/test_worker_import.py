@@ -7,14 +7,18 @@ from dataclasses import replace
 
 import pytest
 from fixtures.eventually import eventually
-from test_worker_pair import Pair, Side, locally, paired
+from test_worker_pair import Pair, Side, locally, paired, side
 from worker_harness import BLOCK_BYTES, Gate, Router, Serving, attached, fake_engine, job, only, served
 
+from headrace.chaos.damaged import damaged
+from headrace.chaos.messages import Damage
 from headrace.core.blocks import root_hash
 from headrace.core.errors import DeadlineExceeded, InvalidRequest, TransferFailed
-from headrace.core.fleet import WorkerRef
+from headrace.core.fleet import Role, WorkerRef
 from headrace.core.jobs import Abort, Activate, Job, JobKey, JobKind, Outcome
 from headrace.transfer.carrier import TransferStatus
+from headrace.transfer.factory import make_link
+from headrace.transfer.link import FrameId, Link, LinkFactory, Receipt
 
 LINKS = pytest.mark.parametrize("link", ["loopback", "tcp", "ucx", "nccl"])
 OVER_TCP = pytest.mark.parametrize("link", ["tcp"])
@@ -74,8 +78,9 @@ async def answered(pair: Pair, cached: int) -> None:
     await pair.quiet()
 
 
-def names(side: Side) -> set[bytes]:
-    return {name for stored, _ in side.here.published for name in stored}
+def names(here: Serving) -> set[bytes]:
+    """What it told the index."""
+    return {name for stored, _ in here.published for name in stored}
 
 
 @LINKS
@@ -83,7 +88,7 @@ async def test_a_prefix_is_fetched_and_found(link: str) -> None:
     async with warm(link) as pair:
         await fetched(pair, prefix())
         assert fetcher_of(pair).bytes_moved("received") == 9 * BLOCK_BYTES
-        await eventually(lambda: names(fetcher_of(pair)) == set(ASKED.hashes[:9]))
+        await eventually(lambda: names(fetcher_of(pair).here) == set(ASKED.hashes[:9]))
         await answered(pair, cached=WHOLE)
 
 
@@ -147,8 +152,43 @@ async def test_pages_of_another_prompt_are_none(link: str, change: str) -> None:
         for one in (holder_of(pair), fetcher_of(pair)):
             one.router.say(Abort(export.key))
         await pair.quiet()
-        assert names(fetcher_of(pair)) == set()
+        assert names(fetcher_of(pair).here) == set()
         await answered(pair, cached=0)
+
+
+class Damaging:
+    """A link whose second unit arrives damaged."""
+
+    def __init__(self, link: Link, kind: Damage) -> None:
+        self._kind = kind
+        self.address = link.address
+        self.post, self.progress, self.close = link.post, link.progress, link.close
+        self._send = link.send
+
+    def send(self, address: str, frame: FrameId, buffer: memoryview) -> Receipt:
+        return self._send(address, frame, damaged(self._kind, buffer) if frame.unit == 1 else buffer)
+
+
+@pytest.mark.parametrize(
+    "kind", [Damage.CORRUPTED, Damage.CORRUPTED_HEADER, Damage.TRUNCATED], ids=lambda kind: kind.value
+)
+async def test_a_damaged_frame_is_computed_instead(kind: Damage) -> None:
+    """With all that came after it. What had verified before is used."""
+    factory = make_link("tcp")
+    harmful = LinkFactory("tcp", lambda: Damaging(factory.open(), kind))
+    async with (
+        side("holder", Role.LOCAL, harmful, fake_engine(blocks=128)) as one,
+        side("fetcher", Role.LOCAL, factory, fake_engine(blocks=128)) as two,
+    ):
+        pair = Pair(one, two)
+        only(await one.router.ended(one.router.submit(replace(ASKED, key=JobKey("before", 1)))), Outcome.LENGTH)
+        export = await begun(pair, prefix())
+        one.router.submit(export)
+        error = (await two.router.ended(export.key)).error
+        assert isinstance(error, TransferFailed)
+        assert "did not verify" in error.message
+        one.router.say(Abort(export.key))
+        await answered(pair, cached=64)
 
 
 @OVER_TCP
@@ -209,16 +249,12 @@ async def test_only_what_verified_is_found(status: TransferStatus, verified: int
         router.say(Activate(key, 7))  # it writes no answer
         assert here.carrier is not None
         only(await router.ended(router.submit(job("other", salt=2))), Outcome.LENGTH)
-        assert not names_of(here) & set(ASKED.hashes)
+        assert not names(here) & set(ASKED.hashes)
         here.carrier.close_transfer(ticket.transfer, status, verified)
         only(await router.ended(key), Outcome.HANDED_OVER if status is TransferStatus.COMPLETE else Outcome.FAILED)
         await here.quiet()
-        assert names_of(here) & set(ASKED.hashes) == set(ASKED.hashes[:found])
+        assert names(here) & set(ASKED.hashes) == set(ASKED.hashes[:found])
         assert router.heard.tokens[key] == []
-
-
-def names_of(here: Serving) -> set[bytes]:
-    return {name for stored, _ in here.published for name in stored}
 
 
 async def test_pages_are_kept_until_the_fence() -> None:
