@@ -79,7 +79,6 @@ async def answered(pair: Pair, cached: int) -> None:
 
 
 def names(here: Serving) -> set[bytes]:
-    """What it told the index."""
     return {name for stored, _ in here.published for name in stored}
 
 
