@@ -138,6 +138,9 @@ class RouterConfig(AdminConfig):
     disaggregation: Literal["always", "auto", "never"] = Field(
         "always", description="whether prompts go to prefill workers"
     )
+    kv_pull: Literal["auto", "off"] = Field(
+        "auto", description="whether a worker fetches a prefix that another has cached where that is quicker"
+    )
     grpc_host: str = Field(LOOPBACK, description="address to listen on for gRPC")
     grpc_port: int = Field(9000, ge=0, le=65535, description="gRPC port; 0: any free one")
     max_queue: int = Field(1024, ge=1, description="requests that may wait for a worker")

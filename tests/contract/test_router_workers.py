@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -123,10 +123,12 @@ async def cluster(
     *names: str,
     over: str = "in-process",
     mode: Disaggregation = Disaggregation.ALWAYS,
-    gates: dict[str, Gate] | None = None,
+    gates: Mapping[str, Callable[[], None]] | None = None,
     max_jobs: int = 8,
+    hits: dict[str, int] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """Workers by name, whose first letter is their role. gates: in front of each batch of an engine."""
+    """Workers by name, whose first letter is their role. gates: in front of each batch of an engine. hits: how many
+    leading blocks of any prompt the index says are there."""
     switchboard, roster = Switchboard(), MemoryRoster()
     async with AsyncExitStack() as stack:
         workers: dict[str, Serving] = {}
@@ -154,7 +156,7 @@ async def cluster(
             models=[ServedModel("tiny", NumberText(), 512, 0)],
             roster=roster,
             connect=connect,
-            match=lambda hashes: {},
+            match=lambda hashes: {ref: min((hits or {}).get(ref.worker, 0), len(hashes)) for ref in by_ref},
             commons=MemoryCommons(),
             metrics=RouterMetrics(),
             options=RouterOptions(

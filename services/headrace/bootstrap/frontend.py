@@ -116,7 +116,7 @@ async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
         options=RouterOptions(
             name=f"router-{secrets.token_hex(4)}",
             worker_token=config.worker_token.get_secret_value(),
-            policy=Policy(disaggregation=Disaggregation(config.disaggregation)),
+            policy=Policy(disaggregation=Disaggregation(config.disaggregation), pull=config.kv_pull == "auto"),
             queue_limit=config.max_queue,
         ),
     )

@@ -17,13 +17,15 @@ from headrace.core.waterfall import TransferNote
 class JobKind(Enum):
     """prefill: compute tokens, sample one, hand the pages over. decode: take pages, go on. local: both here.
 
-    export: hand over the pages of its tokens that are here, and compute nothing.
+    export: hand over the pages of its tokens that are here, and compute nothing. import: take pages into the prefix
+    cache, and compute nothing.
     """
 
     PREFILL = "prefill"
     DECODE = "decode"
     LOCAL = "local"
     EXPORT = "export"
+    IMPORT = "import"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,8 +47,8 @@ class Job:
     sampling: resolved (seed and max_tokens set); max_tokens counts all generated tokens, those in `tokens` too.
     root, hashes: chained block hashes of the full blocks of `tokens` (core.blocks), made once by the router.
     timeout_s: seconds the job may still take. ticket: for a prefill or an export job. peer: the worker that sends
-    a decode job's pages. peer_block_tokens: tokens of a KV page there; 0: as many as here. priority: see
-    GenerateRequest.
+    the pages of a decode or an import job. peer_block_tokens: tokens of a KV page there; 0: as many as here.
+    priority: see GenerateRequest.
     """
 
     key: JobKey
@@ -139,8 +141,8 @@ Command = Hello | Submit | Activate | Abort | Meet | Drain | Freeze
 
 
 class Outcome(Enum):
-    """How a job ended. handed_over: a prefill or export job whose pages all left; the others end requests or
-    attempts."""
+    """How a job ended. handed_over: a prefill or export job whose pages all left, an import whose pages are all here;
+    the others end requests or attempts."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -159,7 +161,8 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A decode job has its slot and pages; `ticket` goes into the prefill job. resident_tokens: already here."""
+    """A decode or import job has its slot and pages; `ticket` goes into the job that sends them. resident_tokens:
+    already here."""
 
     key: JobKey
     ticket: Ticket

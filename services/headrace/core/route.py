@@ -23,8 +23,25 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Pull:
+    """A prefix that a worker takes from another's cache before it begins.
+
+    tokens: of the prefix, whole pages at both ends. fetch_ms, compute_ms: what the part that is missing is expected to
+    take, one way and the other.
+    """
+
+    holder: WorkerRef
+    tokens: int
+    fetch_ms: float
+    compute_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
-    """Where one attempt goes. prefill is None for a local request, which `decode` serves alone."""
+    """Where one attempt goes. prefill is None for a local request, which `decode` serves alone.
+
+    cached_tokens: expected in the cache of the worker that reads the prompt, those of `pull` among them.
+    """
 
     decode: WorkerRef
     prefill: WorkerRef | None
@@ -32,6 +49,12 @@ class Route:
     expected_ttft_ms: float
     candidates: tuple[Candidate, ...]
     reasons: tuple[str, ...]
+    pull: Pull | None = None
+
+    @property
+    def reader(self) -> WorkerRef:
+        """The worker that computes the prompt."""
+        return self.prefill or self.decode
 
 
 @dataclass(frozen=True, slots=True)

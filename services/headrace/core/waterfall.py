@@ -12,12 +12,13 @@ from headrace.core.fleet import Role, WorkerRef
 class Stage(Enum):
     """What a request is at, as its router sees it, in this order; a new attempt begins with its queue again.
 
-    A local request has no grant and no commit. One whose caller left drains last.
+    A local request has no grant and no commit, and few pull. One whose caller left drains last.
     """
 
     PREPARE = "prepare"  # template and tokens
     QUEUE = "queue"  # waits for a worker with room
     ROUTE = "route"  # block hashes, and the choice itself
+    PULL = "pull"  # a prefix comes from another worker's cache
     GRANT = "grant"  # the decode worker reserves pages and answers
     PREFILL = "prefill"  # until the first token is here
     COMMIT = "commit"  # until the decode worker has all pages and has been told the first token
@@ -58,7 +59,8 @@ class TransferNote:
 
 @dataclass(frozen=True, slots=True)
 class AttemptNote:
-    """A transfer note in a request's account. role: prefill sent, decode received. attempt: as in Part."""
+    """A transfer note in a request's account. role: prefill sent, decode received, whatever the workers' own roles.
+    attempt: as in Part."""
 
     attempt: int
     role: Role

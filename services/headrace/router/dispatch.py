@@ -19,9 +19,12 @@ from headrace.router.attachments import Attachments
 from headrace.router.attempt import Attempt, Shipment
 from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute, choose
+from headrace.router.fetching import FetchingAttempt, importing
 from headrace.router.ledger import Ledger
 from headrace.router.leg import Move
 from headrace.router.policy import Policy
+from headrace.router.pull import pulling
+from headrace.router.pulls import Pulls
 from headrace.router.relocation import Relocation
 from headrace.router.run import Names, Run
 from headrace.router.shipping import ship
@@ -35,13 +38,21 @@ class Dispatch:
     """Numbers attempts without repetition, so that no report of an earlier or of another router's is taken for news."""
 
     def __init__(
-        self, attachments: Attachments, admission: Admission, ledger: Ledger, match: Match, policy: Policy
+        self,
+        attachments: Attachments,
+        admission: Admission,
+        ledger: Ledger,
+        *,
+        match: Match,
+        policy: Policy,
+        pulls: Pulls,
     ) -> None:
         self._attachments = attachments
         self._admission = admission
         self._ledger = ledger
         self._match = match
         self._policy = policy
+        self._pulls = pulls
         self._attempts = attempt_numbers()
 
     @property
@@ -80,8 +91,20 @@ class Dispatch:
         run.life.to(Phase.ROUTED)
         run.routes.append(route)
         job = self._job(run, key, tokens, sampling, names.under(self._digest(route.decode)))
-        job = replace(job, peer_block_tokens=self._block_tokens(route.prefill))
-        return Attempt(
+        return self._attempt(run, replace(job, peer_block_tokens=self._block_tokens(route.prefill)), route)
+
+    def _attempt(self, run: Run, job: Job, route: Route) -> Attempt:
+        if route.pull is None:
+            return Attempt(
+                job,
+                route,
+                submit=self._attachments.submit,
+                ledger=self._ledger,
+                inbox=run.inbox,
+                life=run.life,
+                deadline=run.deadline,
+            )
+        return FetchingAttempt(
             job,
             route,
             submit=self._attachments.submit,
@@ -89,6 +112,8 @@ class Dispatch:
             inbox=run.inbox,
             life=run.life,
             deadline=run.deadline,
+            imports=importing(job, self._key(run), route.pull, self._block_tokens(route.pull.holder)),
+            pulls=self._pulls,
         )
 
     def can_leave(self, run: Run, move: Move) -> bool:
@@ -166,8 +191,10 @@ class Dispatch:
 
     def _route(self, key: JobKey, ask: Ask, names: Names, cache: bool) -> Route | NoRoute:
         """cache: the job will use cached prefixes."""
-        route = choose(ask, self.views, self._hits(ask, names) if cache else {}, self._policy)
+        views, hits = self.views, self._hits(ask, names) if cache else {}
+        route = choose(ask, views, hits, self._policy)
         if isinstance(route, Route):
+            route = pulling(ask, route, views, hits, self._policy, shunned=self._pulls.shunned)
             self._spend(key, ask, route)
         return route
 
@@ -179,8 +206,7 @@ class Dispatch:
         return hits
 
     def _spend(self, key: JobKey, ask: Ask, route: Route) -> None:
-        first = route.prefill or route.decode
-        self._ledger.spend(key, first, ask.tokens - route.cached_tokens)
+        self._ledger.spend(key, route.reader, ask.tokens - route.cached_tokens)
         if route.prefill is not None:
             self._ledger.spend(key, route.decode, 0)
 

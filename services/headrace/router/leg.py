@@ -40,6 +40,11 @@ class Stalled:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """What the request waits for before it begins is not waited for any longer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Over:
     """The request as a whole must end."""
 
@@ -67,7 +72,7 @@ class Notice:
     or the one at its other end, was leaving; how it is with them later says nothing about it."""
 
     leg: "Leg | None"
-    word: Word | Over | Move
+    word: Word | Over | Move | Late
     excused: bool = False
 
 

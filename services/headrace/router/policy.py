@@ -22,6 +22,7 @@ class Policy:
     running_ms: what one running sequence adds to another's next step. waiting_ms: one job waiting in front.
     avoid_ms: added where this request failed before and blame is uncertain: chosen only if nothing else is left.
     cold_ms: added to a pair of workers that is only just being introduced: taken last, before those to avoid.
+    pull: whether a worker may fetch a prefix from another's cache. pull_ms: what that takes beside moving the pages.
     auto_local_tokens: with `auto`, at most so many uncached tokens are prefilled where they decode.
     retry_after_s: what refused callers are told.
     """
@@ -33,5 +34,7 @@ class Policy:
     waiting_ms: float = 50.0
     avoid_ms: float = 1e6
     cold_ms: float = 1e5
+    pull: bool = True
+    pull_ms: float = 5.0
     auto_local_tokens: int = 64
     retry_after_s: float = 1.0

@@ -27,6 +27,7 @@ from headrace.router.models import Models, ServedModel
 from headrace.router.move import Mover
 from headrace.router.options import RouterOptions
 from headrace.router.prepare import context_of
+from headrace.router.pulls import Pulls
 from headrace.router.ready import unready
 from headrace.router.standing import Standing
 from headrace.rpc.contracts import OLDEST_PROTOCOL, PROTOCOL_VERSION, agreed, spoken
@@ -69,7 +70,7 @@ class Router:
             on_plight=self._wants_rid,
             patience=options.patience,
         )
-        self._dispatch = Dispatch(self._attachments, self._admission, self._ledger, match, options.policy)
+        self._dispatch = self._dispatcher(match)
         self._standing = Standing(commons, options.name, refuse_s=options.refuse_s)
         self._mover = Mover(
             runs=lambda: self._conductor.runs,
@@ -88,6 +89,12 @@ class Router:
             standing=self._standing,
             mover=self._mover,
             options=options,
+        )
+
+    def _dispatcher(self, match: Match) -> Dispatch:
+        pulls = Pulls(self._metrics, time.monotonic)
+        return Dispatch(
+            self._attachments, self._admission, self._ledger, match=match, policy=self._options.policy, pulls=pulls
         )
 
     async def start(self) -> None:

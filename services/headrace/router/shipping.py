@@ -24,11 +24,11 @@ def ship(
     None if no worker can take them now, or if computing them again on the way that `choose` knows is cheaper.
     ask: of the tokens that have KV; excludes the source.
     """
-    takers = [view for view in fleet if view.state.info.role is not Role.PREFILL and _fit(view, source)]
+    takers = [view for view in fleet if view.state.info.role is not Role.PREFILL and fit(view, source)]
     there = choose(ask, takers, hits, replace(policy, disaggregation=Disaggregation.NEVER))
     if not isinstance(there, Route):
         return None
-    costs = _Costs(fleet, policy)
+    costs = Costs(fleet, policy)
     sent_s = costs.sending_s(ask.tokens - there.cached_tokens, source.state.info.ref, there.decode)
     again = choose(ask, fleet, hits, policy)
     again_s = costs.again_s(ask, again, hits) if isinstance(again, Route) else float("inf")
@@ -41,14 +41,14 @@ def ship(
     return replace(there, prefill=source.state.info.ref, expected_ttft_ms=1000 * sent_s, reasons=(reason,))
 
 
-def _fit(view: WorkerView, source: WorkerView) -> bool:
+def fit(view: WorkerView, source: WorkerView) -> bool:
     """Whether pages can move between the two."""
     one, other = view.state.info, source.state.info
     return (one.kv.fit, one.link) == (other.kv.fit, other.link)
 
 
 @dataclass(frozen=True, slots=True)
-class _Costs:
+class Costs:
     """What things take in this fleet, in seconds."""
 
     fleet: Sequence[WorkerView]

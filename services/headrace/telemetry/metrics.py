@@ -239,6 +239,10 @@ class RouterMetrics:
         self.relocations = Counter(
             "headrace_relocations", "Running requests that went on elsewhere with their pages.", registry=add
         )
+        self.pulls = Counter(
+            "headrace_kv_pulls", "Prefixes that a worker was to fetch from another's cache.", ["outcome"], registry=add
+        )
+        self.pulled_tokens = Counter("headrace_kv_pulled_tokens", "Prompt tokens fetched so.", registry=add)
         self.workers = Gauge("headrace_workers", "Attached workers.", ["role"], registry=add)
         self.redis_up = Gauge("headrace_redis_up", "1 while Redis answers, 0 while it is away.", registry=add)
         self.times = RequestTimes(self.registry)

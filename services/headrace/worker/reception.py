@@ -29,6 +29,7 @@ from headrace.core.jobs import (
 from headrace.worker.export import ExportLeg
 from headrace.worker.freezing import freeze
 from headrace.worker.handover import HandoverLeg
+from headrace.worker.imports import ImportLeg
 from headrace.worker.intake import IntakeLeg
 from headrace.worker.introduction import introduce
 from headrace.worker.jobs import RETRY_AFTER_S, Leg, Station
@@ -43,6 +44,7 @@ _LEGS: dict[JobKind, type[Leg]] = {
     JobKind.DECODE: IntakeLeg,
     JobKind.LOCAL: LocalLeg,
     JobKind.EXPORT: ExportLeg,
+    JobKind.IMPORT: ImportLeg,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from headrace import config
-from headrace.config import FrontendConfig, GatewayConfig, UpConfig, WorkerConfig
+from headrace.config import FrontendConfig, GatewayConfig, RouterConfig, UpConfig, WorkerConfig
 from headrace.core.errors import StartupError
 from headrace.up import process_specs
 
@@ -77,6 +77,15 @@ def test_a_variable_that_cannot_be_read_is_one_sentence(monkeypatch: pytest.Monk
     with pytest.raises(StartupError, match="HEADRACE_API_KEYS") as refused:
         config.read(GatewayConfig, [])
     assert "hush" not in str(refused.value)
+
+
+def test_pulls_are_turned_off_by_a_flag_or_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert config.read(UpConfig, []).kv_pull == "auto"
+    assert config.derive(FrontendConfig, config.read(UpConfig, ["--kv-pull=off"])).kv_pull == "off"
+    monkeypatch.setenv("HEADRACE_KV_PULL", "off")
+    assert config.read(RouterConfig, []).kv_pull == "off"
+    with pytest.raises(StartupError, match=r"kv-pull: .*'auto' or 'off'"):
+        config.read(RouterConfig, ["--kv-pull=sometimes"])
 
 
 def test_the_instruction_set_is_a_flag_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:

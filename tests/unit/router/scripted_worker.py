@@ -93,10 +93,11 @@ def worker_info(name: str, role: Role, incarnation: str = "1", **changes: object
 
 class ScriptedWorker:
     """at: what to do when a point is passed: "submit", "grant", "activate", "token N" (before it is sent), "handover",
-    "commit", "abort", "meet", "freeze", "export". silent: points at which it says nothing more for that job. cached:
-    what it reports as cached tokens. mute: it reports no logprobs, as a worker would that does not know of them.
+    "commit", "abort", "meet", "freeze", "export", "import". silent: points at which it says nothing more for that job.
+    cached: what it reports as cached tokens. mute: it reports no logprobs, as a worker that does not know of them.
     says_commit: so of commits. draining: what it says of itself; told to drain, it says so. speeds: what its load says
-    of prefill and transfers. crowded: the requests that it names. lost_kv: tokens of what it freezes without KV."""
+    of prefill and transfers. crowded: the requests that it names. lost_kv: tokens of what it freezes without KV.
+    brings: where the pages that it exports are taken in, for requests that never ran on it."""
 
     def __init__(self, info: WorkerInfo, *, cached: int = 0) -> None:
         self.info = info
@@ -117,6 +118,7 @@ class ScriptedWorker:
         self.crowded: tuple[str, ...] = ()
         self.frozen: set[JobKey] = set()
         self.lost_kv = 0
+        self.brings: ScriptedWorker | None = None
         self._told: dict[JobKey, int] = {}
         self.mute = False
         self.says_commit = True
@@ -165,6 +167,7 @@ class ScriptedWorker:
         prefill, transfer = self.speeds
         return Load(
             running=len(self.live),
+            free_blocks=self.info.num_blocks,
             total_blocks=self.info.num_blocks,
             credits=0 if self.draining else credits,
             prefill_tokens_s=prefill,
@@ -254,7 +257,7 @@ class ScriptedWorker:
             return
         self.live[job.key] = job
         match job.kind:
-            case JobKind.DECODE:
+            case JobKind.DECODE | JobKind.IMPORT:
                 if await self._pass("grant"):
                     self.send(Granted(job.key, self._ticket(job), 0))
             case JobKind.PREFILL:
@@ -276,11 +279,20 @@ class ScriptedWorker:
             await self._end(job, Outcome.HANDED_OVER, note=self.note)
 
     async def _export(self, job: Job) -> None:
-        assert any(key.request == job.key.request for key in self.frozen), "nothing of the request stands still here"
+        here = self.brings or any(key.request == job.key.request for key in self.frozen)
+        assert here, "nothing of the request stands still here"
         if self.fail_first_with:
             await self._end(job, Outcome.FAILED, self.fail_first_with.pop(0))
         elif await self._pass("export"):
-            await self._end(job, Outcome.HANDED_OVER)
+            if self.brings is not None:
+                await self.brings.imported(job.key)
+            await self._end(job, Outcome.HANDED_OVER, note=self.note)
+
+    async def imported(self, key: JobKey, error: HeadraceError | None = None) -> None:
+        """All pages of an import job are here, or will never be."""
+        job = self.live.get(key)
+        if await self._pass("import") and job is not None:
+            await self._end(job, Outcome.HANDED_OVER if error is None else Outcome.FAILED, error, self.note)
 
     async def _freeze(self, key: JobKey) -> None:
         """The job tells no more tokens. All it told, and was told, have KV but the last."""

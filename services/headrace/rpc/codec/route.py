@@ -1,7 +1,7 @@
 """Codec of routes and explanations."""
 
 from headrace.core.lifecycle import Phase, Transition
-from headrace.core.route import Candidate, Explanation, Route
+from headrace.core.route import Candidate, Explanation, Pull, Route
 from headrace.rpc.codec.fleet import ROLE, decode_ref, encode_ref
 from headrace.rpc.codec.notes import decode_attempt_note, decode_part, encode_attempt_note, encode_part
 from headrace.rpc.codec.values import EnumCodec, part, refusing
@@ -54,6 +54,7 @@ def _encode_route(route: Route) -> pb.Route:
         expected_ttft_ms=route.expected_ttft_ms,
         candidates=[_encode_candidate(candidate) for candidate in route.candidates],
         reasons=route.reasons,
+        pull=_encode_pull(route.pull) if route.pull else None,
     )
 
 
@@ -66,7 +67,19 @@ def _decode_route(message: pb.Route) -> Route:
         expected_ttft_ms=message.expected_ttft_ms,
         candidates=tuple(_decode_candidate(candidate) for candidate in message.candidates),
         reasons=tuple(message.reasons),
+        pull=_decode_pull(message.pull) if message.HasField("pull") else None,
     )
+
+
+def _encode_pull(pull: Pull) -> pb.Pull:
+    return pb.Pull(
+        holder=encode_ref(pull.holder), tokens=pull.tokens, fetch_ms=pull.fetch_ms, compute_ms=pull.compute_ms
+    )
+
+
+def _decode_pull(message: pb.Pull) -> Pull:
+    part(message, "holder")
+    return Pull(decode_ref(message.holder), message.tokens, message.fetch_ms, message.compute_ms)
 
 
 def _encode_candidate(candidate: Candidate) -> pb.Candidate:

@@ -40,6 +40,7 @@ class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STAGE_FIRST_DECODE: _ClassVar[Stage]
     STAGE_DECODE: _ClassVar[Stage]
     STAGE_DRAIN: _ClassVar[Stage]
+    STAGE_PULL: _ClassVar[Stage]
 ROLE_UNSPECIFIED: Role
 ROLE_PREFILL: Role
 ROLE_DECODE: Role
@@ -65,6 +66,7 @@ STAGE_COMMIT: Stage
 STAGE_FIRST_DECODE: Stage
 STAGE_DECODE: Stage
 STAGE_DRAIN: Stage
+STAGE_PULL: Stage
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -241,20 +243,34 @@ class Candidate(_message.Message):
     def __init__(self, worker: _Optional[_Union[WorkerRef, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., cached_tokens: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., credits: _Optional[int] = ..., score: _Optional[float] = ..., chosen: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
 
 class Route(_message.Message):
-    __slots__ = ("decode", "prefill", "cached_tokens", "expected_ttft_ms", "candidates", "reasons")
+    __slots__ = ("decode", "prefill", "cached_tokens", "expected_ttft_ms", "candidates", "reasons", "pull")
     DECODE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
     decode: WorkerRef
     prefill: WorkerRef
     cached_tokens: int
     expected_ttft_ms: float
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     reasons: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, decode: _Optional[_Union[WorkerRef, _Mapping]] = ..., prefill: _Optional[_Union[WorkerRef, _Mapping]] = ..., cached_tokens: _Optional[int] = ..., expected_ttft_ms: _Optional[float] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+    pull: Pull
+    def __init__(self, decode: _Optional[_Union[WorkerRef, _Mapping]] = ..., prefill: _Optional[_Union[WorkerRef, _Mapping]] = ..., cached_tokens: _Optional[int] = ..., expected_ttft_ms: _Optional[float] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., reasons: _Optional[_Iterable[str]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ...) -> None: ...
+
+class Pull(_message.Message):
+    __slots__ = ("holder", "tokens", "fetch_ms", "compute_ms")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FETCH_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
+    holder: WorkerRef
+    tokens: int
+    fetch_ms: float
+    compute_ms: float
+    def __init__(self, holder: _Optional[_Union[WorkerRef, _Mapping]] = ..., tokens: _Optional[int] = ..., fetch_ms: _Optional[float] = ..., compute_ms: _Optional[float] = ...) -> None: ...
 
 class Transition(_message.Message):
     __slots__ = ("before", "after", "at")

@@ -17,6 +17,7 @@ class JobKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_KIND_DECODE: _ClassVar[JobKind]
     JOB_KIND_LOCAL: _ClassVar[JobKind]
     JOB_KIND_EXPORT: _ClassVar[JobKind]
+    JOB_KIND_IMPORT: _ClassVar[JobKind]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -31,6 +32,7 @@ JOB_KIND_PREFILL: JobKind
 JOB_KIND_DECODE: JobKind
 JOB_KIND_LOCAL: JobKind
 JOB_KIND_EXPORT: JobKind
+JOB_KIND_IMPORT: JobKind
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_STOP: Outcome
 OUTCOME_LENGTH: Outcome
