@@ -168,6 +168,9 @@ async def cluster(
         async with asyncio.timeout(DEADLINE_S):
             while sum(worker.attached for worker in (await router.status()).workers) < len(names):
                 await asyncio.sleep(0.01)
+            # Until two have met, requests go to another pair.
+            while any(router._attachments.new_to(ref) for ref in by_ref):
+                await asyncio.sleep(0.01)
         yield Cluster(router, workers, roster)
 
 
