@@ -5,12 +5,17 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["fixtures.ray_head", "fixtures.redis_server"]
 
 # Each UCX link of this process stays parked with its descriptors (see transfer/ucx.py), and the suite makes hundreds.
 _, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (_most, _most))
+
+# The same examples in each run, and no clock but each test's own timeout: a busy machine draws its examples slowly.
+settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ def test_whole_transfers_equal(pair: Callable[..., Pair], wiring: str, layout: K
     made.home()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 30), max_size=6), st.integers(1, 30), st.integers(1, 4), st.booleans())
 def test_any_progress_of_prefill_is_carried(
     switchboard_pair: Pair, steps: list[int], blocks: int, unit_blocks: int, send_first: bool

@@ -194,7 +194,7 @@ steps = st.lists(
 
 
 @given(steps=steps)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @pytest.mark.parametrize("kind", ["memory", "redis"])
 def test_any_history_leaves_what_a_plain_set_would(
     kind: str, redis_url: str, steps: list[tuple[str, frozenset[int], frozenset[int]]]

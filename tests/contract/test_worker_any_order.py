@@ -85,7 +85,7 @@ async def play(actions: list[tuple[object, ...]]) -> None:
         await story.end()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(ACTIONS, max_size=25))
 def test_every_submit_is_answered_once(actions: list[tuple[object, ...]]) -> None:
     asyncio.run(play(actions))

@@ -125,9 +125,9 @@ class WidePages(Ledger):
 
 
 TestLedger = Ledger.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLedger.settings = settings(max_examples=60, stateful_step_count=40)
 TestWidePages = WidePages.TestCase
-TestWidePages.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestWidePages.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 def _cached(cache: PrefixCache, tokens: list[int]) -> Holding:

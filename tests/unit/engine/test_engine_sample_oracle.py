@@ -60,7 +60,7 @@ def _assume_clear(values: list[float], sampling: SamplingParams) -> None:
     assume(np.abs(np.cumsum(order) / np.sum(order) - sampling.top_p)[:-1].min(initial=1.0) > 1e-6)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(LOGITS, _params(), KNOWN)
 def test_any_request_draws_what_plain_python_draws(logits: list[float], sampling: SamplingParams, known: Known) -> None:
     values = oracle.edited([float(np.float32(one)) for one in logits], sampling, STOPS, known)

@@ -329,7 +329,7 @@ class Driver:
 
 
 def _runs(count: int) -> settings:
-    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    return settings(max_examples=count, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.timeout(300)
@@ -353,7 +353,7 @@ def test_so_it_is_without_a_prefix_cache(load: Load) -> None:
     Driver(load).run()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(blocks=st.integers(2, 8), length=st.integers(1, 70), answer=st.integers(1, 80))
 def test_what_can_never_fit_is_refused_at_once_and_all_else_is_served(blocks: int, length: int, answer: int) -> None:
     engine, _ = audited(blocks=blocks)

@@ -72,7 +72,7 @@ def check(response: httpx.Response) -> None:
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(path=st.sampled_from([*BASES]), data=st.data())
 def test_known_fields_with_any_values(http: httpx.Client, path: str, data: st.DataObject) -> None:
     model, base = BASES[path]
@@ -81,13 +81,13 @@ def test_known_fields_with_any_values(http: httpx.Client, path: str, data: st.Da
     check(http.post(path, content=content, headers={"content-type": "application/json"}))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(path=st.sampled_from([*BASES]), body=values)
 def test_any_json(http: httpx.Client, path: str, body: Any) -> None:
     check(http.post(path, content=json.dumps(body), headers={"content-type": "application/json"}))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(path=st.sampled_from([*BASES]), content=st.binary(max_size=64))
 def test_any_bytes(http: httpx.Client, path: str, content: bytes) -> None:
     check(http.post(path, content=content, headers={"content-type": "application/json"}))

@@ -96,7 +96,7 @@ def test_broken_headers_are_refused_without_large_allocations(tmp_path: Path, na
         tracemalloc.stop()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_any_damaged_byte_gives_a_file_or_a_sentence(tmp_path: Path, data: st.DataObject) -> None:
     whole = bytearray(gguf_bytes(tiny_metadata(), tiny_tensors()[1:3]))

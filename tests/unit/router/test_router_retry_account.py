@@ -124,7 +124,7 @@ async def _played(script: list[tuple[str, str, int | str]]) -> None:
     assert account.pot.left == pytest.approx(account.balance)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(steps, max_size=40))
 def test_none_is_made_and_none_is_lost(script: list[tuple[str, str, int | str]]) -> None:
     asyncio.run(_played(script))

@@ -170,7 +170,7 @@ ROUND_TRIPS: list[tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = [
 
 
 @pytest.mark.parametrize(("hint", "encode", "decode"), ROUND_TRIPS, ids=[str(row[1].__name__) for row in ROUND_TRIPS])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_round_trip(hint: Any, encode: Callable[[Any], Any], decode: Callable[[Any], Any], data: st.DataObject) -> None:
     value = data.draw(of(hint))
@@ -178,7 +178,7 @@ def test_round_trip(hint: Any, encode: Callable[[Any], Any], decode: Callable[[A
     assert decode(type(message).FromString(message.SerializeToString())) == value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(errors.ERRORS),
     message=st.text(max_size=50),

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from fixtures.piece_tokenizers import write
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -57,7 +57,6 @@ tokens_of = st.lists(st.sampled_from(NAMES), max_size=12).map(lambda names: ids(
 stop_lists = st.lists(st.text("\naéb ", min_size=1, max_size=3), max_size=3)
 
 
-@settings(deadline=None)
 @given(tokens_of, stop_lists, st.booleans())
 def test_stops_at_the_token_that_completes_a_stop_string(tokens: list[int], stops: list[str], keep: bool) -> None:
     assert fed(tokens, stops, keep=keep) == searched(tokens, stops, 0, keep)
@@ -66,7 +65,6 @@ def test_stops_at_the_token_that_completes_a_stop_string(tokens: list[int], stop
 whole_characters = st.lists(st.sampled_from(["\n", "a", "é", "b", " a"]), max_size=10)
 
 
-@settings(deadline=None)
 @given(whole_characters, stop_lists, st.integers(0, 8), st.booleans())
 def test_only_ends_in_armed_tokens_count(characters: list[str], stops: list[str], unarmed: int, keep: bool) -> None:
     """Runs that are not broken, so that the text so far is the beginning of any later."""

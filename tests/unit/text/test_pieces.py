@@ -23,7 +23,7 @@ TEMPLATE = (
     "{% else %} {{ m['content'] }}{{ eos_token }}{% endif %}{% endfor %}"
 )
 forms = pytest.mark.parametrize("form", FORMS)
-few = settings(max_examples=40, deadline=None)  # of each form
+few = settings(max_examples=40)  # of each form
 
 
 @dataclass(frozen=True)
