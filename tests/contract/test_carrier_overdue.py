@@ -157,6 +157,42 @@ def test_a_connection_that_breaks_costs_the_receiver_no_wait(desks: tuple[Desk, 
         assert desk.transfers.empty
 
 
+def test_a_peer_that_is_gone_leaves_no_mark_on_the_measured_speed(desks: tuple[Desk, Desk], clock: Clock) -> None:
+    """It cannot even be told that its transfer broke off: that frame is under way no more than the others."""
+    prefill, decode = desks
+
+    def moved() -> float:
+        ticket = decode.ticket(16)
+        decode.receives(ticket)
+        decode.step()
+        prefill.sends(ticket)
+        prefill.step()
+        clock.now += 1.0
+        steps(decode, prefill)
+        assert prefill.transfers.empty
+        return prefill.tenure.bytes_s
+
+    speed = moved()
+    ticket = decode.ticket(24)
+    prefill.sends(ticket)
+    prefill.step()
+    link: Link = prefill.tenure.link._link
+    carry = link.send
+
+    def refused(address: str, frame: FrameId, buffer: memoryview) -> Receipt:
+        receipt = Receipt(lambda _: None)
+        receipt.settle(ReceiptState.FAILED, "cannot be reached")
+        return receipt
+
+    link.send = refused  # type: ignore[method-assign]
+    lose_connection(prefill, ticket.transfer)
+    steps(prefill)
+    assert prefill.transfers.empty
+    link.send = carry  # type: ignore[method-assign]
+    clock.now += 1000.0
+    assert moved() == pytest.approx(speed, rel=0.5)
+
+
 def test_what_was_said_to_be_under_way_and_was_lost_is_not_waited_for_long(
     desks: tuple[Desk, Desk], clock: Clock
 ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from headrace.core.blocks import BLOCK_TOKENS
-from headrace.core.errors import InternalError, WorkerLost
+from headrace.core.errors import InternalError, InvalidRequest, WorkerLost
 from headrace.core.fleet import Role
 from headrace.core.generation import FinishReason
 from headrace.core.jobs import Busy, Ending, Frozen, Granted, Job, JobKey, JobKind, Outcome, TokenEvent
@@ -101,7 +101,7 @@ class FetchingAttempt(Attempt):
             return super().take(notice)
         self._note(leg, word)
         if self._fetching and leg is self._import:
-            self._heard_reader(leg, word)
+            self._heard_reader(leg, notice)
         elif self._fetching:
             self._heard_holder(word)
         return None
@@ -120,8 +120,8 @@ class FetchingAttempt(Attempt):
         if isinstance(word, Ending) and word.outcome is Outcome.HANDED_OVER and word.note is not None:
             self._life.note(Role.DECODE if leg is self._import else Role.PREFILL, word.note)
 
-    def _heard_reader(self, leg: Leg, word: Word) -> None:
-        match word:
+    def _heard_reader(self, leg: Leg, notice: Notice) -> None:
+        match notice.word:
             case Granted() as granted:
                 self._fetch(granted)
             case Ending(outcome=Outcome.HANDED_OVER):
@@ -131,6 +131,9 @@ class FetchingAttempt(Attempt):
                 raise blame.parted(leg.worker, parting, held=self._held(leg))
             case Busy():
                 self._go_on(PullEnd.BUSY)
+            case Ending(error=InvalidRequest() | WorkerLost() as error):
+                # Not of the pages but of the request, which another router took up, or of the reader, which is lost.
+                raise blame.failed(leg.worker, error, (), held=False, excused=notice.excused)
             case Ending():
                 self._go_on(PullEnd.FAILED)
 
@@ -173,7 +176,8 @@ class FetchingAttempt(Attempt):
             self._alarm.cancel()
         if not self._joined:
             self._pulls.leave(self._name)
-        self._pulls.over(self._job.key.request, self._pull, end, self._coming if end is PullEnd.PULLED else 0)
+        tokens = self._coming if end is PullEnd.PULLED else 0
+        self._pulls.over(self._job.key.request, self._pull, end, tokens, asked=not self._joined)
 
     def _abort(self) -> None:
         for leg in (self._import, self._export):

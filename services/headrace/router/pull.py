@@ -14,6 +14,7 @@ from headrace.core.route import Pull, Route
 from headrace.router.policy import Policy
 from headrace.router.shipping import Costs, fit
 from headrace.router.view import Ask, WorkerView
+from headrace.rpc.contracts import IMPORTS_SINCE
 
 
 def pulling(
@@ -76,6 +77,8 @@ def _bar(holder: WorkerView, ask: Ask, shunned: Container[WorkerRef]) -> str:
 
 def _unfit(reader: WorkerView, ask: Ask) -> str:
     """Why the reader fetches nothing, as the end of a sentence; "" if it could."""
+    if reader.state.info.protocol < IMPORTS_SINCE:
+        return "is of a version that cannot import"
     if not reader.state.load.prefill_tokens_s:
         return "has not measured yet how fast it computes"
     if reader.state.load.free_blocks <= blocks_for(ask.tokens, reader.state.info.layout.block_tokens):

@@ -67,10 +67,10 @@ class Pulls:
         for told in self._under_way.pop(name):
             told()
 
-    def over(self, request: str, pull: Pull, end: PullEnd, tokens: int = 0) -> None:
-        """One came to its end. tokens: that moved for it and are here."""
+    def over(self, request: str, pull: Pull, end: PullEnd, tokens: int = 0, *, asked: bool = True) -> None:
+        """One came to its end. tokens: that moved for it and are here. asked: its holder was, for this request."""
         self._metrics.pulls.labels(end.value).inc()
         self._metrics.pulled_tokens.inc(tokens)
-        if end in (PullEnd.FAILED, PullEnd.LATE):
+        if asked and end in (PullEnd.FAILED, PullEnd.LATE):
             self._shunned[pull.holder] = self._clock() + _SHUN_S
         log.info("pull.over", request=request, holder=str(pull.holder), end=end.value, tokens=tokens)

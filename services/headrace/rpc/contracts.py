@@ -13,9 +13,11 @@ from headrace.core.jobs import Command, Report
 from headrace.core.route import Explanation
 
 # The newest and the oldest version of the Worker service that this program speaks. Version 1 knew of no range and no
-# weights, and takes only its like.
-PROTOCOL_VERSION = 2
+# weights, and takes only its like. Since version 3 there are jobs that import: a worker that does not know of them
+# would end the router's stream over one.
+PROTOCOL_VERSION = 3
 OLDEST_PROTOCOL = 2
+IMPORTS_SINCE = 3
 
 
 def agreed(newest: int, oldest: int) -> int | None:

@@ -90,6 +90,7 @@ class Outbound(Leg):
             self.slabs.unregister(self.ticket.transfer)
             if self._broke_off and self.draining:
                 self._say_that_it_broke_off()
+                self._note_end()
             if self.end is None or not self.end.pending:
                 self.draining = False
 

@@ -11,7 +11,7 @@ from scripted_worker import ScriptedWorker, expected, worker_info
 from test_router_waterfall import HANDED_OVER, LOCAL, adds_up, stages
 from toy_cluster import ToyCluster, ask, cluster, collect, ids, options, sampling
 
-from headrace.core.errors import NotFound, TransferFailed
+from headrace.core.errors import HeadraceError, InvalidRequest, NotFound, TransferFailed, WorkerLost
 from headrace.core.fleet import Role
 from headrace.core.jobs import JobKind
 from headrace.core.waterfall import Stage
@@ -259,3 +259,60 @@ async def test_who_wants_the_prompts_logprobs_gets_it_computed() -> None:
     async with holding() as toy:
         await collect(toy, ask(sampling=sampling(prompt_logprobs=1)))
         assert kinds(reader(toy)) == [K.LOCAL]
+
+
+async def test_a_request_that_another_router_took_up_is_left_to_it() -> None:
+    """What the reader says of the import it says of the request: the next job would end the other router's."""
+    async with holding() as toy:
+        taken = InvalidRequest("Another router has taken up the request 'r1'.")
+        _import_fails(toy, taken)
+        with pytest.raises(InvalidRequest, match="Another router"):
+            await collect(toy, ask())
+        assert kinds(reader(toy)) == [K.IMPORT]
+
+
+async def test_a_reader_whose_engine_dies_amid_an_import_is_not_asked_again() -> None:
+    """It says so itself. The request met nobody who died of it."""
+    async with holding() as toy:
+        second = ScriptedWorker(worker_info("l2", Role.LOCAL))
+        await toy.join(second)
+        await toy.attached(3)
+        dead = WorkerLost("The worker's engine died.")
+        reader(toy).fail_local_with = dead
+        _import_fails(toy, dead)
+        toy.hits[reader(toy).info.ref] = 1
+        assert ids(await collect(toy, ask())) == expected(3, 6)
+        assert kinds(reader(toy)) == [K.IMPORT]
+        assert kinds(second) == [K.LOCAL]
+        reader(toy).fail_local_with = None
+
+
+def _import_fails(toy: ToyCluster, error: HeadraceError) -> None:
+    source = holder(toy)
+    source.silent.add("export")
+
+    def fail() -> None:
+        source._spawn(reader(toy).imported(source.submits[0].key, error))
+
+    source.at["export"] = fail
+
+
+async def test_who_waits_in_vain_for_anothers_prefix_blames_nobody() -> None:
+    """It asked no holder for anything: who did, and waits on, is to judge of that one."""
+    async with holding(link=SLOW_LINK) as toy:
+        gate = holder(toy).gate("submit")
+        first = asyncio.create_task(collect(toy, ask("first")))
+        await holder(toy).passed("submit")
+        await _at(toy, "first", Stage.PULL)
+        # By now both are so fast that nothing is waited for long.
+        holder(toy).speeds, reader(toy).speeds = (0.0, FAST_LINK), (320.0, 0.0)
+        for worker in (holder(toy), reader(toy)):
+            worker.report_load()
+        await toy.status_when(lambda status: any(one.load.prefill_tokens_s == 320.0 for one in status.workers))
+        assert ids(await collect(toy, ask("second"))) == expected(3, 6)
+        assert toy.counted("headrace_kv_pulls_total", outcome="late") == 1
+        assert (await toy.router.explain("second")).routes[0].pull is not None
+        third = asyncio.create_task(collect(toy, ask("third")))
+        await _at(toy, "third", Stage.PULL)
+        gate.set()
+        assert ids(await first) == ids(await third) == expected(3, 6)

@@ -69,6 +69,15 @@ def test_what_a_pull_takes_beside_its_bytes_counts() -> None:
     assert routed(*fleet, hits={"holder": 1}, policy=replace(POLICY, pull_ms=81.0)).pull is None
 
 
+def test_a_reader_of_an_older_version_is_sent_no_job_that_it_does_not_know() -> None:
+    """It would end the stream, and with it every job that the router has there."""
+    older = view(worker_info("reader", L, protocol=2), prefill_tokens_s=READS_S)
+    route = routed(older, holder(), hits={"holder": 10})
+    assert route.pull is None
+    assert "reader@1 is of a version that cannot import" in route.reasons[-1]
+    assert routed(reader(), view(worker_info("holder", L, protocol=2), credits=0), hits={"holder": 10}).pull is not None
+
+
 def test_only_what_is_missing_counts() -> None:
     """It has eight blocks: two are fetched or computed."""
     route = routed(reader(), holder(), hits={"reader": 8, "holder": 10})
