@@ -7,7 +7,7 @@ import pytest
 from test_worker_transfer_states import EVERY_STATE, PEER, Scene, bring, one_ending, scene, ticket_for
 from worker_harness import Gate, attached, fake_engine, job, only, served
 
-from headrace.core.errors import DeadlineExceeded, InvalidRequest, Unavailable, WorkerLost
+from headrace.core.errors import DeadlineExceeded, InvalidRequest, TakenUp, Unavailable, WorkerLost
 from headrace.core.jobs import Abort, Job, JobKey, JobKind, Outcome
 from headrace.transfer.carrier import TransferStatus
 
@@ -98,7 +98,7 @@ async def test_what_comes_last_counts_whoever_says_it(attempt: int, name: str) -
             only(ending, Outcome.ABORTED)
         else:
             # Not an error that a router meets with another attempt: the two would end each other for ever.
-            assert isinstance(ending.error, InvalidRequest)
+            assert isinstance(ending.error, TakenUp)
             assert "Another router" in ending.error.message
         gate.open()
         only(await second.ended(newer), Outcome.LENGTH)

@@ -8,7 +8,7 @@ from fixtures.eventually import eventually
 from test_worker_transfer_states import ticket_for
 from worker_harness import Gate, Router, Serving, WaitingCarrier, attached, fake_engine, job, only, served
 
-from headrace.core.errors import InvalidRequest
+from headrace.core.errors import TakenUp
 from headrace.core.jobs import Abort, Freeze, Job, JobKey, JobKind, Outcome
 from headrace.transfer.carrier import TransferStatus
 
@@ -60,7 +60,7 @@ async def test_an_export_begins_when_one_of_its_key_has_let_go(newer: int) -> No
         superseded = first
         for number, router in enumerate(others, 1):
             router.submit(export_of(here, str(number).encode()))
-            assert isinstance((await superseded.ended(EXPORT)).error, InvalidRequest)
+            assert isinstance((await superseded.ended(EXPORT)).error, TakenUp)
             superseded = router
         assert list(carrier.sent) == [b"0" * 16]
         # 2. The last one begins behind it. The job whose pages they are stands where it stood, through all that.

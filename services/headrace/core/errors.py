@@ -61,6 +61,12 @@ class RequestTooLarge(InvalidRequest):
     kind = ErrorKind("request_too_large", False, 413, "RESOURCE_EXHAUSTED")
 
 
+class TakenUp(InvalidRequest):
+    """Another router serves a request of this id by now: here it ends, and its answer comes from there."""
+
+    kind = ErrorKind("taken_up", False, 409, "ABORTED")
+
+
 class Unauthenticated(HeadraceError):
     """The key or token is missing or wrong."""
 
@@ -141,6 +147,7 @@ ERRORS: tuple[type[HeadraceError], ...] = (
     InvalidRequest,
     ContextLengthExceeded,
     RequestTooLarge,
+    TakenUp,
     Unauthenticated,
     Forbidden,
     NotFound,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from headrace.core.blocks import BLOCK_TOKENS
-from headrace.core.errors import InternalError, InvalidRequest, WorkerLost
+from headrace.core.errors import InternalError, TakenUp, WorkerLost
 from headrace.core.fleet import Role
 from headrace.core.generation import FinishReason
 from headrace.core.jobs import Busy, Ending, Frozen, Granted, Job, JobKey, JobKind, Outcome, TokenEvent
@@ -131,7 +131,7 @@ class FetchingAttempt(Attempt):
                 raise blame.parted(leg.worker, parting, held=self._held(leg))
             case Busy():
                 self._go_on(PullEnd.BUSY)
-            case Ending(error=InvalidRequest() | WorkerLost() as error):
+            case Ending(error=TakenUp() | WorkerLost() as error):
                 # Not of the pages but of the request, which another router took up, or of the reader, which is lost.
                 raise blame.failed(leg.worker, error, (), held=False, excused=notice.excused)
             case Ending():

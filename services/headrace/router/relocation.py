@@ -6,6 +6,7 @@ wrong costs no retry, because the request can still go on without the pages.
 
 from dataclasses import replace
 
+from headrace.core.errors import TakenUp
 from headrace.core.fleet import WorkerRef
 from headrace.core.generation import FinishReason
 from headrace.core.jobs import Frozen, Granted, Job, JobKind, TokenEvent
@@ -79,7 +80,8 @@ class Relocation(Attempt):
 
 
 def _without_pages(failure: AttemptFailed) -> AttemptFailed:
-    """What could not bring the pages says nothing of who can serve the request. A death stays one."""
-    if failure.fault is not Fault.FAILED:
+    """What could not bring the pages says nothing of who can serve the request. A death stays one, and a request that
+    another router took up is that one's."""
+    if failure.fault is not Fault.FAILED or isinstance(failure.error, TakenUp):
         return failure
     return AttemptFailed(failure.error, failure.worker, Fault.MOVED)

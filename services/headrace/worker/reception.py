@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from headrace.core.blocks import blocks_for
-from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.errors import HeadraceError, InvalidRequest, TakenUp
 from headrace.core.jobs import (
     Abort,
     Activate,
@@ -165,7 +165,7 @@ def _supersede(older: Leg, outbox: Outbox) -> None:
     else:
         older.end(
             Outcome.FAILED,
-            InvalidRequest(
+            TakenUp(
                 f"Another router has taken up the request {older.key.request!r}.",
                 remedy="Its answer comes from there; give each request its own id.",
             ),

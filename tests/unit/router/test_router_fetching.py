@@ -11,7 +11,7 @@ from scripted_worker import ScriptedWorker, expected, worker_info
 from test_router_waterfall import HANDED_OVER, LOCAL, adds_up, stages
 from toy_cluster import ToyCluster, ask, cluster, collect, ids, options, sampling
 
-from headrace.core.errors import HeadraceError, InvalidRequest, NotFound, TransferFailed, WorkerLost
+from headrace.core.errors import HeadraceError, NotFound, TakenUp, TransferFailed, WorkerLost
 from headrace.core.fleet import Role
 from headrace.core.jobs import JobKind
 from headrace.core.waterfall import Stage
@@ -264,9 +264,9 @@ async def test_who_wants_the_prompts_logprobs_gets_it_computed() -> None:
 async def test_a_request_that_another_router_took_up_is_left_to_it() -> None:
     """What the reader says of the import it says of the request: the next job would end the other router's."""
     async with holding() as toy:
-        taken = InvalidRequest("Another router has taken up the request 'r1'.")
+        taken = TakenUp("Another router has taken up the request 'r1'.")
         _import_fails(toy, taken)
-        with pytest.raises(InvalidRequest, match="Another router"):
+        with pytest.raises(TakenUp, match="Another router"):
             await collect(toy, ask())
         assert kinds(reader(toy)) == [K.IMPORT]
 
