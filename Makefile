@@ -28,7 +28,7 @@ test: install  ## the whole test suite; ARGS: some of it, as pytest takes them
 ifdef ARGS
 	$(BIN)/pytest $(ARGS)
 else
-	@failed=0; \
+	@trap 'exit 130' INT; failed=0; \
 	$(BIN)/pytest --numprocesses 2 --dist loadfile $(SIDE_BY_SIDE) || failed=1; \
 	$(BIN)/pytest tests $(SIDE_BY_SIDE:%=--ignore=%) || failed=1; \
 	exit $$failed

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     CliApp,
@@ -31,6 +32,17 @@ _DEFAULT_MODEL = "smollm2-135m"
 CACHE_DIR = Path("~/.cache/headrace")
 LOOPBACK = "127.0.0.1"
 _PREFIX = "HEADRACE_"
+
+
+def _showable(key: SecretStr) -> SecretStr:
+    """Nobody could show another one: it travels in a header, without what surrounds it."""
+    text = key.get_secret_value()
+    if text != text.strip() or not (text.isascii() and text.isprintable()):
+        raise PydanticCustomError("key", "A key is printable ASCII, without spaces or line ends around it")
+    return key
+
+
+Key = Annotated[SecretStr, AfterValidator(_showable)]
 
 
 class ProcessConfig(BaseSettings):
@@ -125,7 +137,7 @@ class WorkerConfig(EngineConfig):
 class AdminConfig(ProcessConfig):
     """Who may change the fleet."""
 
-    admin_api_key: SecretStr = Field(SecretStr(""), description="operators' key, for drains; API keys are none")
+    admin_api_key: Key = Field(SecretStr(""), description="operators' key, for drains; API keys are none")
 
 
 class RouterConfig(AdminConfig):
@@ -152,7 +164,7 @@ class HttpConfig(AdminConfig):
 
     host: str = Field(LOOPBACK, description="address to listen on for HTTP")
     port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0: any free one")
-    api_keys: tuple[SecretStr, ...] = Field((), description="accepted API keys, a JSON list; none: no authentication")
+    api_keys: tuple[Key, ...] = Field((), description="accepted API keys, a JSON list; none: no authentication")
     request_timeout_s: float = Field(600.0, gt=0, description="longest time one answer may take")
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, CliPositionalArg
 
-from headrace.config import CACHE_DIR, ProcessConfig
+from headrace.config import CACHE_DIR, Key, ProcessConfig
 
 
 class ClientConfig(BaseSettings):
@@ -18,7 +18,7 @@ class ClientConfig(BaseSettings):
     model_config = ProcessConfig.model_config
 
     url: str = Field("http://127.0.0.1:8000", description="where the gateway listens")
-    api_key: SecretStr = Field(SecretStr(""), description="API key, where the gateway wants one")
+    api_key: Key = Field(SecretStr(""), description="API key, where the gateway wants one")
 
 
 class ChatConfig(ClientConfig):
@@ -33,7 +33,7 @@ class ChatConfig(ClientConfig):
 class OperatorConfig(ClientConfig):
     """What the commands of operators share."""
 
-    admin_api_key: SecretStr = Field(SecretStr(""), description="operators' key, where the gateway has one")
+    admin_api_key: Key = Field(SecretStr(""), description="operators' key, where the gateway has one")
 
     @property
     def key(self) -> str:

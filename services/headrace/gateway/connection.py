@@ -1,4 +1,4 @@
-"""One HTTP connection, and how to end it when its client does not read.
+"""One HTTP connection: how to hear that its client leaves, and how to end it when its client does not read.
 
 Closing waits until what was written has left, which a client that does not read can put off for ever. Owns the handle
 under which whoever answers a request finds the way out. Knows no requests.
@@ -9,20 +9,30 @@ import socket
 import struct
 from collections.abc import Callable
 
+import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _KEY = "headrace.cut"
 # On, for no time: the system throws away what it still has to send, too.
 _NO_LINGER = struct.pack("ii", 1, 0)
+# What a client may have sent ahead of its next answers: beyond it nothing is heard of it until the present one.
+_AHEAD_BYTES = 65_536
 
 
 class Connection(H11Protocol):
-    """uvicorn's, but requests carry the means to cut it."""
+    """uvicorn's, but requests carry the means to cut it, and it is listened to while one waits for its answer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app = _severable(self.app, lambda: _reset(transport))
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        # uvicorn stops reading at a request that comes before the last one's answer, and would not hear the end.
+        ahead = self.flow.read_paused and self.conn.their_state is h11.DONE
+        if ahead and len(self.conn.trailing_data[0]) < _AHEAD_BYTES:
+            self.flow.resume_reading()
 
 
 def cut(scope: Scope) -> None:

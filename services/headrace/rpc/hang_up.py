@@ -8,7 +8,7 @@ def hang_up(call: Any) -> None:
 
     One whose write has failed calls itself done, so that `cancel` does nothing; its stream is still there then, with a
     task that waits for its end and with all that came and was not read. gRPC shows no other way to end that than the
-    call inside.
+    call inside, which is gRPC's own affair: where there is none such, the stream ends with its channel.
     """
-    if not call.cancel():
-        call._cython_call.cancel("")
+    if not call.cancel() and (inner := getattr(call, "_cython_call", None)) is not None:
+        inner.cancel("")

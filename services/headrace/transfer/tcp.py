@@ -70,8 +70,9 @@ class TcpLink:
         self._flush_all()
         # What settled outside of the wait below must be looked at before waiting.
         until = time.monotonic() + (0.0 if self._settled_early else timeout_s)
-        # Here again, and not by way of the caller, while frames come and go in parts.
-        while not self._turn(max(0.0, until - time.monotonic())):
+        # Here again, and not by way of the caller, while frames come and go in parts: as long as the caller may wait. A
+        # peer that is never silent must not keep others' deadlines from being looked at.
+        while not self._turn(max(0.0, until - time.monotonic())) and time.monotonic() < until:
             pass
         self._settled_early = False
 

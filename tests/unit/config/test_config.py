@@ -1,5 +1,6 @@
 """Configurations that go from one process to another: by command line and environment, exactly, and without secrets."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pydantic import SecretStr
 
 from headrace import config
 from headrace.config import FrontendConfig, GatewayConfig, RouterConfig, UpConfig, WorkerConfig
+from headrace.config_commands import ChatConfig, DrainConfig
 from headrace.core.errors import StartupError
 from headrace.up import process_specs
 
@@ -63,6 +65,21 @@ def test_secrets_travel_in_the_environment_and_never_on_a_command_line() -> None
     _, _, redis = replayed(WorkerConfig, worker)
     assert redis == "redis://:hush@db:6379/0"
     assert "HEADRACE_API_KEYS" not in config.child_environment(worker, threads=1)
+
+
+@pytest.mark.parametrize("key", ["hush\n", " hush", "h\u00fcsh", "hu\tsh", " "])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_told(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_ADMIN_API_KEY", key)
+    for kind, words in ((FrontendConfig, []), (RouterConfig, []), (DrainConfig, ["prefill-0"])):
+        with pytest.raises(StartupError, match=r"^--admin-api-key: A key is printable ASCII") as refused:
+            config.read(kind, words)
+        assert key == " " or key.strip() not in str(refused.value)
+    monkeypatch.delenv("HEADRACE_ADMIN_API_KEY")
+    monkeypatch.setenv("HEADRACE_API_KEYS", json.dumps(["good", key]))
+    with pytest.raises(StartupError, match=r"^--api-keys: A key is printable ASCII"):
+        config.read(GatewayConfig, [])
+    with pytest.raises(StartupError, match=r"^--api-key: A key is printable ASCII"):
+        config.read(ChatConfig, [f"--api-key={key}"])
 
 
 def test_other_variables_reach_a_child(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,3 +64,14 @@ async def test_nothing_waits_for_a_call_that_was_hung_up(course: Any) -> None:
                 await asyncio.sleep(0)
     finally:
         await server.stop(None)
+
+
+class _Foreign:
+    """A call of a gRPC whose calls are made otherwise within; it is over."""
+
+    def cancel(self) -> bool:
+        return False
+
+
+def test_a_call_without_our_grpcs_inside_is_left_as_it_is() -> None:
+    hang_up(_Foreign())

@@ -115,6 +115,9 @@ class Blows:
         try:
             async with asyncio.timeout(_DRAIN_S + STOP_S):
                 said, _ = await process.communicate()
+        except TimeoutError:
+            self._complaints.append(f"`headrace drain {worker}` did not end in its time")
+            return
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
