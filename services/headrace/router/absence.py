@@ -23,9 +23,10 @@ class Absence:
         self._told: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def expect(self, seconds: float) -> None:
-        """Take the incarnation for dead if nothing is heard of it for so long."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._overdue, seconds)
+    def expect(self, seconds: float, contact: Callable[[], float]) -> None:
+        """Take the incarnation for dead if nothing is heard of it for so long, in which others were. contact: for how
+        long some worker has been attached: where none is, the silence may be the router's own."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._overdue, seconds, contact)
 
     def then(self, tell: Callable[[], None]) -> None:
         """Call `tell` once there is a verdict; at once if there is."""
@@ -42,7 +43,10 @@ class Absence:
         """It will never be: it said so, another took its place, or its lease ended."""
         self._settle(dead=True)
 
-    def _overdue(self, seconds: float) -> None:
+    def _overdue(self, seconds: float, contact: Callable[[], float]) -> None:
+        if (missing := seconds - contact()) > 0:
+            self._timer = asyncio.get_running_loop().call_later(missing, self._overdue, seconds, contact)
+            return
         log.warning("worker.not_back", worker=str(self.worker), waited_s=seconds)
         self.gone()
 

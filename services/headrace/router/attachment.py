@@ -69,6 +69,7 @@ class Attachment:
         on_change: Callable[[], None],
         on_met: Callable[[Met], None],
         on_plight: Callable[[WorkerRef], None],
+        contact: Callable[[], float],
         back_s: float,
         unready_s: float,
     ) -> None:
@@ -83,6 +84,7 @@ class Attachment:
         self._legs: dict[JobKey, Leg] = {}
         self._commands: CommandQueue | None = None
         self._connection: Connection | None = None
+        self._contact = contact
         self._back_s = back_s
         self._absence: Absence | None = None
         self._stall = Stall(unready_s, self._stalled)
@@ -258,7 +260,7 @@ class Attachment:
         if self._left:
             absence.gone()
         else:
-            absence.expect(self._back_s)
+            absence.expect(self._back_s, self._contact)
         return absence
 
 

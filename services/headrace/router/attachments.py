@@ -19,6 +19,7 @@ from headrace.core.fleet import RefusedWorker, WorkerInfo, WorkerRef, WorkerStat
 from headrace.core.jobs import Hello, Job, Report
 from headrace.router.attachment import Attachment, Connection
 from headrace.router.commands import CommandQueue
+from headrace.router.contact import Contact
 from headrace.router.ledger import Ledger
 from headrace.router.leg import Inbox, Leg
 from headrace.router.meetings import Meetings
@@ -91,6 +92,7 @@ class Attachments:
         self._patience = patience
         self._kept: dict[WorkerRef, _Kept] = {}
         self._meetings = Meetings(patience.meet_s, time.monotonic)
+        self._contact = Contact(time.monotonic)
         self._refused = Refused(fits, self._turn_away)
         self._leaving: set[asyncio.Task[None]] = set()
         self._follower: asyncio.Task[None] | None = None
@@ -200,6 +202,7 @@ class Attachments:
             on_change=partial(self._came_or_left, info.ref),
             on_met=partial(self._meetings.over, info.ref),
             on_plight=self._on_plight,
+            contact=self._contact.seconds,
             back_s=patience.back_s,
             unready_s=patience.unready_s,
         )
@@ -207,10 +210,12 @@ class Attachments:
     def _came_or_left(self, ref: WorkerRef) -> None:
         kept = self._kept.get(ref)
         if kept is not None and kept.attachment.attached:
+            self._contact.begin(ref)
             attached = (info for info, _ in self.connections)
             for prefill, meet in self._meetings.begin(kept.attachment.info, attached):
                 self._kept[prefill].attachment.meet(meet)
         else:
+            self._contact.end(ref)
             self._meetings.left(ref)
         self._on_change()
 

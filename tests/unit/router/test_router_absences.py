@@ -1,6 +1,7 @@
 """A cut stream is not a death: a death is an incarnation that does not come back. Nor is one that stands still dead."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from headrace.core.fleet import Role, WorkerRef
 from headrace.core.jobs import Command, Events
 from headrace.router.absence import Absence
 from headrace.router.attachments import Patience
+from headrace.router.contact import Contact
 from headrace.router.options import RouterOptions
 from headrace.router.retries import AttemptFailed, Fault, Loss, Retries
 from headrace.router.retry_budget import RetryBudget
@@ -44,6 +46,11 @@ def retried(toy: ToyCluster, cause: str) -> float:
     value = toy.metrics.registry.get_sample_value("headrace_attempt_retries_total", {"cause": cause})
     assert value is not None
     return value
+
+
+def always() -> float:
+    """Somebody else is attached all the time."""
+    return float("inf")
 
 
 async def settled() -> None:
@@ -122,6 +129,66 @@ async def test_two_that_do_not_come_back_in_time_are_two_deaths() -> None:
         with pytest.raises(WorkerLost, match="refused"):
             await collect(toy, ask("r2"))
         await toy.quiet()
+
+
+async def test_a_router_that_hears_nobody_takes_nobody_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be cut off itself. However long that lasts, the request goes on, and its prompt stays welcome."""
+    looks, enough = itertools.count(1), asyncio.Event()
+    overdue = Absence._overdue
+
+    def looked(absence: Absence, seconds: float, contact: Callable[[], float]) -> None:
+        overdue(absence, seconds, contact)
+        if next(looks) == 8:
+            enough.set()
+
+    monkeypatch.setattr(Absence, "_overdue", looked)
+    impatient = Patience(2.0, 0.01, 0.05, back_s=0.03, unready_s=60.0)
+    async with cluster(prefill=1, decode=1, with_options=options(patience=impatient, comeback_s=30.0)) as toy:
+        p, d = toy.worker("p1"), toy.worker("d1")
+        p.gate("handover")
+
+        def vanish() -> None:
+            p.die()
+            d.die()
+
+        d.at["token 2"] = once(vanish)
+        asking = asyncio.create_task(collect(toy, ask()))
+        async with asyncio.timeout(10):
+            await enough.wait()
+        p.dead = d.dead = False
+        assert ids(await asking) == expected(3, 6)
+        assert ids(await collect(toy, ask("r2"))) == expected(3, 6)
+        assert retried(toy, "lost") == 0
+        await toy.quiet()
+
+
+async def test_a_verdict_waits_until_others_were_heard_for_as_long() -> None:
+    """Who comes back last after a cut has as much time for it as any other."""
+    absence, heard = Absence(WorkerRef("w", "1")), [0.0, 0.0, 0.004, 0.01]
+    verdict = asyncio.Event()
+    absence.then(verdict.set)
+    absence.expect(0.01, lambda: heard.pop(0))
+    async with asyncio.timeout(5):
+        await verdict.wait()
+    assert (heard, absence.dead) == ([], True)
+
+
+async def test_contact_lasts_while_somebody_is_attached() -> None:
+    now, one, other = [10.0], WorkerRef("a", "1"), WorkerRef("b", "1")
+    contact = Contact(lambda: now[0])
+    assert contact.seconds() == 0.0
+    contact.begin(one)
+    now[0] = 13.0
+    contact.begin(other)
+    contact.end(one)
+    contact.end(one)
+    now[0] = 15.0
+    assert contact.seconds() == 5.0
+    contact.end(other)
+    assert contact.seconds() == 0.0
+    contact.begin(one)
+    now[0] = 16.0
+    assert contact.seconds() == 1.0
 
 
 @pytest.mark.parametrize("news", ["its lease ends", "another has its address"])
@@ -266,7 +333,7 @@ async def test_a_stall_is_told_once_and_only_while_it_lasts() -> None:
 async def test_who_comes_back_late_is_not_dead_any_more() -> None:
     absence, verdict = Absence(WorkerRef("w", "1")), asyncio.Event()
     absence.then(verdict.set)
-    absence.expect(0.0)
+    absence.expect(0.0, always)
     async with asyncio.timeout(5):
         await verdict.wait()
     assert (absence.settled, absence.dead) == (True, True)
@@ -276,7 +343,7 @@ async def test_who_comes_back_late_is_not_dead_any_more() -> None:
 
 async def test_a_verdict_is_told_once_to_each_who_waits() -> None:
     absence, told = Absence(WorkerRef("w", "1")), list[str]()
-    absence.expect(60.0)
+    absence.expect(60.0, always)
     absence.then(lambda: told.append("early"))
     absence.back()
     absence.gone()
