@@ -101,7 +101,7 @@ async def test_a_router_that_leaves_gives_back_what_it_has() -> None:
 
 async def test_no_router_of_the_fleet_takes_a_prompt_that_killed_two_workers_elsewhere() -> None:
     commons = MemoryCommons()
-    here = cluster(local=2, commons=commons, with_options=options(name="here"))
+    here = cluster(local=3, commons=commons, with_options=options(name="here"))
     there = cluster(local=1, commons=commons, with_options=options(name="there"))
     async with here as one, there as two:
         for name in ("l1", "l2"):
