@@ -30,6 +30,12 @@ class BenchConfig(BaseSettings):
     links: tuple[Literal["ucx", "ucx-posix", "tcp", "nccl", "loopback"], ...] = Field(
         ("ucx", "ucx-posix", "tcp", "nccl", "loopback"), description="of hand-offs, such as ucx,tcp"
     )
+    gbits: float = Field(
+        0.0,
+        ge=0,
+        description="rate of a network between the two processes, 10^9 bits a second, made of network namespaces (needs"
+        " root) for links that leave a host; 0: this host itself",
+    )
     blocks: PositiveInt = Field(160, description="KV blocks of one hand-off")
     rounds: PositiveInt = Field(9, description="hand-offs a link, and as many times the bare link")
     prompt: int = Field(2048, ge=0, description="tokens of the prompts behind which hand-offs hide; 0: none")

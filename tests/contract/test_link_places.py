@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from fixtures.namespaces import two_hosts, why_not
 from link_drive import UCX_SHARED_MEMORY, OpenLinks, buffer, carry, drive, factory_of, frame, settled
 from link_sockets import Seen, free_ports, tcp_sockets
 
@@ -119,3 +120,13 @@ def test_what_was_sent_to_a_former_life_reaches_nobody(opened: Callable[..., Ope
     sent = left.send(right.address, frame(0), buffer(1000, 7))
     drive(wake, settled(sent, received), left, right)
     assert bytes(into) == b"\7" * 1000
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"two hosts cannot be made here: {why_not()}")
+@pytest.mark.parametrize("kind", OVER_SOCKETS)
+def test_a_host_may_have_its_address_on_a_bridge(opened: Callable[..., OpenLinks], wake: int, kind: str) -> None:
+    with two_hosts() as cable:
+        links = opened(kind, cable.bridge)
+        left, right = links.open(), links.open()
+        carry(wake, left, right, frame(0))
+        links.close_all()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.chaos.cells import ci_subset
-from headrace.chaos.namespaces import obstacle
+from headrace.testbed.namespaces import obstacle
 
 ALL_WITHIN_S = 300
 FEW_WITHIN_S = 120

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.chaos.namespaces import Namespaces, namespaces, obstacle
+from headrace.testbed.namespaces import Namespaces, namespaces, obstacle
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=f"namespaces cannot be made: {obstacle()}")
 

@@ -1,11 +1,12 @@
 """`headrace bench handoff`: transfers between two processes against the bare link, and behind a prompt's computing.
 
 Owns the order: per link first the rates, in turns, then prompts, streamed and withheld in turns. The pages come from a
-process of its own; this one receives them. Nothing else of a worker runs: no router, no HTTP.
+process of its own, behind a network if one is wanted; this one receives them. Nothing else of a worker runs: no router,
+no HTTP.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from headrace.bench.handoff_child import ChildSender
 from headrace.bench.handoff_end import Cut, Wiring
+from headrace.bench.handoff_network import Between, between
 from headrace.bench.handoff_rates import Caller, Connected, connected, connected_to_engine, measure_rates
 from headrace.bench.handoff_report import HandoffReport, LinkRow, Overlap, Prompts, as_json, print_report
 from headrace.bench.handoff_sender import Sender
@@ -29,22 +31,24 @@ from headrace.transfer.loopback import Switchboard
 
 WIRINGS = {
     "ucx": Wiring("ucx", "ucx"),
-    "ucx-posix": Wiring("ucx-posix", "ucx", "tcp,posix,self"),
+    "ucx-posix": Wiring("ucx-posix", "ucx", "tcp,posix,self", leaves_host=False),
     "tcp": Wiring("tcp", "tcp"),
     "nccl": Wiring("nccl", "nccl"),
-    "loopback": Wiring("loopback", "loopback"),
+    "loopback": Wiring("loopback", "loopback", leaves_host=False),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class HandoffBench:
-    """links: keys of WIRINGS. blocks: of one transfer. rounds: of bare link and transfer each. prompt: tokens of the
-    prompts, 0 for none. prompts: of each kind and link. options: of the engine that computes them."""
+    """links: keys of WIRINGS. gbits: of a network between the processes, 10^9 bits a second; 0: none. blocks: of one
+    transfer. rounds: of bare link and transfer each. prompt: tokens of the prompts, 0 for none. prompts: of each kind
+    and link. options: of the engine that computes them."""
 
     model: str
     cache_dir: Path
     options: EngineOptions
     links: tuple[str, ...]
+    gbits: float
     blocks: int
     unit_blocks: int
     rounds: int
@@ -56,9 +60,17 @@ class HandoffBench:
 def run(bench: HandoffBench) -> int:
     """Measure and print. Raises StartupError for what is not there or does not fit."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("model", total=2 * len(bench.links) + 1)
-        report = _measured(bench, lambda what: progress.update(task, advance=1, description=what))
+    wirings = [WIRINGS[name] for name in bench.links if not bench.gbits or WIRINGS[name].leaves_host]
+    if not wirings:
+        raise StartupError(
+            f"None of these links leaves a host: {', '.join(bench.links)}.", remedy="Leave --gbits out, or name others."
+        )
+    with (
+        between(bench.gbits) as network,
+        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+    ):
+        task = progress.add_task("model", total=2 * len(wirings) + 1)
+        report = _measured(bench, network, wirings, lambda what: progress.update(task, advance=1, description=what))
     if bench.as_json:
         print(json.dumps(as_json(report), indent=2))
     else:
@@ -66,7 +78,9 @@ def run(bench: HandoffBench) -> int:
     return 0
 
 
-def _measured(bench: HandoffBench, tell: Callable[[str], None]) -> HandoffReport:
+def _measured(
+    bench: HandoffBench, network: Between, wirings: Sequence[Wiring], tell: Callable[[str], None]
+) -> HandoffReport:
     files = resolve(bench.model, bench.cache_dir)
     config, options = files.config, bench.options
     layout = KvLayout(config.layers, config.kv_heads, config.head_dim, options.block_size, options.resolved_dtype)
@@ -75,13 +89,15 @@ def _measured(bench: HandoffBench, tell: Callable[[str], None]) -> HandoffReport
         raise StartupError(
             f"Prompts of {bench.prompt} tokens exceed the model's {config.max_position}.", remedy="Lower --prompt."
         )
-    with _child() as child:
+    with _child(network.prefix) as child:
         if bench.prompt:
             tell("engine")
             child.call("load", bench.model, bench.cache_dir, options)
-        rows = [_row(bench, child, WIRINGS[name], cut, tell) for name in bench.links]
+        rows = [_row(bench, child, network.joined(wiring), cut, tell) for wiring in wirings]
     size = bench.blocks * layout.block_bytes
-    return HandoffReport(files.name, machine, layout.block_bytes, bench.unit_blocks, size, bench.prompt, rows)
+    return HandoffReport(
+        files.name, machine, bench.gbits, layout.block_bytes, bench.unit_blocks, size, bench.prompt, rows
+    )
 
 
 def _row(bench: HandoffBench, child: Caller, wiring: Wiring, cut: Cut, tell: Callable[[str], None]) -> LinkRow:
@@ -114,8 +130,8 @@ def _prompts(found: list[tuple[float, float]]) -> Prompts:
 
 
 @contextmanager
-def _child() -> Iterator[ChildSender]:
-    child = ChildSender()
+def _child(prefix: Sequence[str]) -> Iterator[ChildSender]:
+    child = ChildSender(prefix)
     try:
         yield child
     finally:

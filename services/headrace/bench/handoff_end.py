@@ -33,11 +33,13 @@ LIMIT_S = 60.0
 class Wiring:
     """A way between two workers. name: for people. link: as --link has it. tls: UCX's transports, where it is ucx.
 
-    receiver, sender: the addresses of the hosts, at which each reaches the other."""
+    leaves_host: whether it does anything of its own between hosts. receiver, sender: the addresses of the hosts, at
+    which each reaches the other."""
 
     name: str
     link: str
     tls: str = "tcp,self"
+    leaves_host: bool = True
     receiver: str = "127.0.0.1"
     sender: str = "127.0.0.1"
 

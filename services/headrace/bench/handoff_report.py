@@ -68,10 +68,12 @@ class LinkRow:
 
 @dataclass(frozen=True, slots=True)
 class HandoffReport:
-    """payload_bytes: of one transfer, in units of `unit_blocks` blocks of `block_bytes`. prompt: tokens, 0: none."""
+    """gbits: of the network between the processes, 10^9 bits a second; 0: there was none. payload_bytes: of one
+    transfer, in units of `unit_blocks` blocks of `block_bytes`. prompt: tokens, 0: none."""
 
     model: str
     machine: Machine
+    gbits: float
     block_bytes: int
     unit_blocks: int
     payload_bytes: int
@@ -111,12 +113,13 @@ def _prompts(data: dict[str, Any]) -> Prompts:
 def head(report: HandoffReport) -> list[str]:
     """What was measured and where, a sentence each."""
     unit = report.unit_blocks * report.block_bytes / _MB
+    where = f"a network of {report.gbits:g} Gbit/s between namespaces" if report.gbits else "its loopback interface"
     lines = [
         f"Pages of {report.model}: transfers of {report.payload_bytes / _MB:.0f} MB, in units of {report.unit_blocks}"
         f" blocks ({shown(unit)} MB).",
-        f"Machine: {report.machine.words}; load {report.machine.load:.1f}.",
+        f"Machine: {report.machine.words}; over {where}; load {report.machine.load:.1f}.",
         f"Goals: {RATE_GOAL:.0%} of the bare link's rate; {HIDDEN_GOAL:.0%} of a transfer's time hidden behind"
-        " computing. Loopback is one copy in memory, within one process: it has no goal.",
+        " computing.",
     ]
     if report.prompt:
         lines.append(

@@ -31,6 +31,7 @@ def _handoff(config: BenchConfig) -> int:
             cache_dir=config.cache_dir.expanduser(),
             options=_options(config),
             links=config.links,
+            gbits=config.gbits,
             blocks=config.blocks,
             unit_blocks=UNIT_BLOCKS,
             rounds=config.rounds,

@@ -12,11 +12,11 @@ from pathlib import Path
 import structlog
 
 from headrace.chaos.members import WORKERS, Kind, Member, Settings, of_kind, words
-from headrace.chaos.namespaces import Namespaces
 from headrace.chaos.probes import redis_answers
 from headrace.core.errors import NotFound, StartupError
 from headrace.placement.processes import Child, ProcessSpec
 from headrace.store.server import command_line, find_server
+from headrace.testbed.namespaces import Namespaces
 
 log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from headrace.chaos.checkpoint import make_checkpoint
 from headrace.chaos.members import MODEL, NAMES
-from headrace.chaos.namespaces import Namespaces, namespaces, obstacle
 from headrace.core.errors import StartupError
+from headrace.testbed.namespaces import Namespaces, namespaces, obstacle
 
 LOOPBACK = "127.0.0.1"
 _PORTS = (9000, 8000)

@@ -65,6 +65,12 @@ def ucx_settings(lanes: Lanes, interface: str, ports: range) -> dict[str, str]:
     if lanes.tcp_only:
         # Each TCP lane listens on its interface's address. RDMA devices have other names, so these lanes stay free.
         settings["NET_DEVICES"] = interface
+        # A host's address may be its bridge's, which UCX passes over unless told.
+        settings["TCP_BRIDGE_ENABLE"] = "y"
+        if lanes.error_handling:
+            # What UCX chooses between hosts. Of the loopback interface it thinks less, and copies piece by piece there:
+            # a quarter of the rate, and not what was tested then. Shared memory has no such writes.
+            settings["RNDV_SCHEME"] = "put_zcopy"
     if ports:
         settings["TCP_PORT_RANGE"] = f"{ports[0]}-{ports[-1]}"
     return settings

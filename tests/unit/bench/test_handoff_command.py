@@ -10,6 +10,9 @@ from fixtures.random_gguf import CONTEXT, write_random
 
 from headrace.cli import main
 from headrace.core.ticket import UNIT_BLOCKS
+from headrace.testbed.namespaces import obstacle
+
+WHY_NOT = obstacle(("ip", "tc"))
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,25 @@ def test_every_link_is_held_against_itself(model: Path) -> None:
             assert min(*row["overlap"][kind]["computed_s"], *row["overlap"][kind]["exposed_s"]) > 0
         assert row["hidden"] < 1
     assert report["rows"][2]["overlap"] is None
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=f"a network of namespaces cannot be made: {WHY_NOT}")
+def test_a_network_holds_links_to_its_rate_and_leaves_others_out(model: Path) -> None:
+    flags = ("--gbits", "0.2", "--links", "tcp,loopback", "--blocks", "40", "--rounds", "2", "--prompt", "0")
+    command = [sys.executable, "-m", "headrace.cli", "bench", "handoff", "--model", str(model), "--json", *flags]
+    done = subprocess.run(
+        [*command, "--threads", "1", "--cache-dir", str(model.parent)], capture_output=True, timeout=110, check=True
+    )
+    report = json.loads(done.stdout)
+    assert report["gbits"] == 0.2
+    assert [row["name"] for row in report["rows"]] == ["tcp"]
+    assert max(*report["rows"][0]["bare"], *report["rows"][0]["handoff"]) < 2 * 0.2e9 / 8
+
+
+def test_a_network_for_links_that_need_none_is_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bench", "handoff", "--model", str(model), "--cache-dir", str(model.parent)]
+    assert main([*command, "--gbits", "10", "--links", "loopback"]) == 2
+    assert "None of these links leaves a host: loopback." in capsys.readouterr().err
 
 
 def test_a_prompt_beyond_the_models_context_is_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

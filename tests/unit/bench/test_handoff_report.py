@@ -1,6 +1,7 @@
 """The report of `headrace bench handoff`: shares from seconds, tables, and JSON that brings all of it back."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from bench.performance import handoff_tables
@@ -14,6 +15,7 @@ from headrace.bench.handoff_report import (
     Prompts,
     as_json,
     from_json,
+    head,
     overlaps,
     print_report,
     rates,
@@ -28,7 +30,7 @@ ROWS = (
     LinkRow("tcp", (2e9, 1e9, 3e9), (1e9, 0.9e9, 1.2e9), 0.5, OVERLAP),
     LinkRow("loopback", (8e9,), (2e9,), 0.25, None),
 )
-REPORT = HandoffReport("m", MACHINE, 368640, 4, 58982400, 2048, ROWS)
+REPORT = HandoffReport("m", MACHINE, 0.0, 368640, 4, 58982400, 2048, ROWS)
 
 
 def test_the_share_is_that_of_a_round_and_not_of_two_medians() -> None:
@@ -62,15 +64,19 @@ def test_json_brings_everything_back() -> None:
 def test_the_page_gets_both_tables() -> None:
     lines = handoff_tables(REPORT, "2026-11-30").splitlines()
     assert lines[0] == "Measured on 2026-11-30."
-    assert "- Machine: 2 cores of a processor (AVX2), 24 GiB of memory; load 0.5." in lines
+    assert "- Machine: 2 cores of a processor (AVX2), 24 GiB of memory; over its loopback interface; load 0.5." in lines
     assert "| tcp | 2000 | 1000 | 0.50 |" in lines
     assert "| tcp | 4.50 | 50.0 | 5.00 | 0.90 | 45.0 |" in lines
+
+
+def test_the_network_between_the_processes_is_named() -> None:
+    assert "over a network of 10 Gbit/s between namespaces; load 0.5." in head(replace(REPORT, gbits=10.0))[1]
 
 
 def test_people_get_tables_that_fit(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(REPORT, Console(width=80))
     out = capsys.readouterr().out
-    assert "transfers of 59 MB, in units of 4 blocks (1.47 MB)" in out.replace("\n", " ")
-    assert "2 cores of a processor (AVX2), 24 GiB of memory; load 0.5." in out
+    assert "transfers of 59 MB, in units of 4 blocks (1.47 MB)" in " ".join(out.split())
+    assert "over its loopback interface; load 0.5." in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out

@@ -56,3 +56,10 @@ def test_ports_are_any_or_in_a_range() -> None:
 
 def test_a_send_is_never_buffered() -> None:
     assert ucx_settings(choose_lanes("tcp,self"), "lo", ANYWHERE)["RNDV_THRESH"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("tls", "scheme"), [("tcp,self", "put_zcopy"), ("tcp,posix,self", None), ("rc,tcp,self", None), ("^sm", None)]
+)
+def test_tcp_lanes_write_to_the_receiver_whatever_their_interface(tls: str, scheme: str | None) -> None:
+    assert ucx_settings(choose_lanes(tls), "lo", ANYWHERE).get("RNDV_SCHEME") == scheme

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from headrace.chaos.namespaces import Namespaces
+from headrace.testbed.namespaces import Namespaces
 
 _SHARED_MEMORY = Path("/dev/shm")
 _GOES_S = 5.0

@@ -17,7 +17,6 @@ from headrace.chaos.control import Control
 from headrace.chaos.ground import networks, own_model, ports, without_namespaces
 from headrace.chaos.members import Settings, members
 from headrace.chaos.mix import mix
-from headrace.chaos.namespaces import Namespaces
 from headrace.chaos.rest import until_whole
 from headrace.chaos.soak.blows import Blows
 from headrace.chaos.soak.crowd import Crowd
@@ -30,6 +29,7 @@ from headrace.chaos.soak.table import LinkOutcome, Outcome, lap_line
 from headrace.chaos.undisturbed import undisturbed
 from headrace.chaos.verdict import Counts
 from headrace.core.errors import HeadraceError, StartupError
+from headrace.testbed.namespaces import Namespaces
 
 # Beyond a request's own time: for a door that is frozen meanwhile.
 _GRACE_S = 12.0

@@ -1,7 +1,7 @@
-"""One network namespace a process, joined by a bridge, and partitions between them.
+"""One network namespace a process, joined by a bridge: partitions between them, and cables of a given rate.
 
 Owns what it makes on this machine, by a prefix of names and a network, and removes it. Several runs at once have a
-prefix and a network each. Needs root, `ip` and `iptables`.
+prefix and a network each. Needs root, `ip`, `iptables` and, for a rate, `tc`.
 """
 
 import asyncio
@@ -21,25 +21,31 @@ _NAMESPACES = Path("/run/netns")
 _LOCKS = Path("/run")
 _PLACES = 10
 _COMMAND_S = 20.0
+_DEVICES = Path("/sys/class/net")
+_LOOK_S = 0.005
 _OUTSIDE, _FIRST_HOST = 1, 2
+# What a cable lets through at once after a pause, and what may wait before it. The kernel looks at its clock rarely.
+_BURST_S, _QUEUE = 0.002, "20ms"
 
 
-def obstacle() -> str:
-    """Why there can be no namespaces here; "" if there can."""
+def obstacle(tools: Sequence[str] = ("ip", "iptables")) -> str:
+    """Why there can be no namespaces here; "" if there can. tools: those that are needed."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    missing = [tool for tool in ("ip", "iptables") if shutil.which(tool) is None]
+    missing = [tool for tool in tools if shutil.which(tool) is None]
     return f"{' and '.join(missing)} is not installed" if missing else ""
 
 
 class Namespaces:
-    """Those of one run. place: its number among the runs on this machine.
+    """Those of one run. place: its number among the runs on this machine. gbits: what each one's cable carries, 10^9
+    bits a second each way; 0: as much as the machine can.
 
     hosts: address by name. outside: ours, by which all of them reach us. A process runs inside by the words of
     `inside` before its own.
     """
 
-    def __init__(self, place: int, names: Sequence[str]) -> None:
+    def __init__(self, place: int, names: Sequence[str], gbits: float = 0.0) -> None:
+        self._gbits = gbits
         self._prefix = f"hrc{place}-"
         self._bridge = f"{self._prefix}bridge"
         network = f"10.77.{place}"
@@ -47,7 +53,7 @@ class Namespaces:
         self.hosts = {name: f"{network}.{_FIRST_HOST + number}" for number, name in enumerate(names)}
 
     def inside(self, name: str) -> tuple[str, ...]:
-        return ("ip", "netns", "exec", f"{self._prefix}{name}")
+        return ("ip", "netns", "exec", self._own(name))
 
     async def cut(self, name: str, others: Iterable[str]) -> None:
         """Drop every packet between `name` and the others, silently and both ways."""
@@ -67,7 +73,7 @@ class Namespaces:
             f"link set {self._bridge} up",
         ]
         for name in self.hosts:
-            own = f"{self._prefix}{name}"
+            own = self._own(name)
             lines += [
                 f"netns add {own}",
                 f"link add {own} type veth peer name eth0 netns {own}",
@@ -76,7 +82,10 @@ class Namespaces:
         await _run("ip", "-batch", "-", text="\n".join(lines))
         for name, address in self.hosts.items():
             inner = f"addr add {address}/24 dev eth0\nlink set eth0 up\nlink set lo up"
-            await _run("ip", "-n", f"{self._prefix}{name}", "-batch", "-", text=inner)
+            await _run("ip", "-n", self._own(name), "-batch", "-", text=inner)
+            if self._gbits:
+                await self._limit(self._own(name))
+        await self._until_up()
 
     async def remove(self) -> None:
         """Every namespace of the prefix, with what still runs in it, and the bridge. Safe to repeat."""
@@ -98,15 +107,37 @@ class Namespaces:
         """The namespaces of the prefix that there are."""
         return sorted(path.name for path in _NAMESPACES.glob(f"{self._prefix}*"))
 
+    def _own(self, name: str) -> str:
+        """What the namespace is called on this machine, and our end of its cable."""
+        return f"{self._prefix}{name}"
+
+    async def _until_up(self) -> None:
+        """The kernel tells itself on its own time that a cable has two ends. Before, nobody should listen there."""
+        states = [_DEVICES / device / "operstate" for device in (self._bridge, *map(self._own, self.hosts))]
+        try:
+            async with asyncio.timeout(_COMMAND_S):
+                while any(state.read_text().strip() != "up" for state in states):
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError as error:
+            raise StartupError(f"Cables between namespaces were not up within {_COMMAND_S:g} s.") from error
+
+    async def _limit(self, own: str) -> None:
+        """Both ends of a namespace's cable send at the rate, and no faster."""
+        burst = round(self._gbits * 1e9 / 8 * _BURST_S)
+        rate = ("root", "tbf", "rate", f"{self._gbits:g}gbit", "burst", str(burst), "latency", _QUEUE)
+        await _run("tc", "qdisc", "add", "dev", own, *rate)
+        await _run("tc", "-n", own, "qdisc", "add", "dev", "eth0", *rate)
+
 
 @asynccontextmanager
-async def namespaces(names: Sequence[str]) -> AsyncIterator[Namespaces]:
-    """One for each name, while the block runs. What an earlier run left at the same place is removed first.
+async def namespaces(names: Sequence[str], gbits: float = 0.0) -> AsyncIterator[Namespaces]:
+    """One for each name, while the block runs. What an earlier run left at the same place is removed first. gbits: see
+    Namespaces.
 
     Raises StartupError for what the machine refuses.
     """
     with _place() as place:
-        made = Namespaces(place, names)
+        made = Namespaces(place, names, gbits)
         await made.remove()
         try:
             await made.make()
@@ -143,6 +174,6 @@ async def _run(*words: str, text: str = "") -> str:
     if process.returncode:
         raise StartupError(
             f"`{' '.join(words)}` ended with code {process.returncode}: {err.decode().strip()}",
-            remedy="Namespaces need root and CAP_NET_ADMIN; --network=host does without, and parts nobody.",
+            remedy="Namespaces need root and CAP_NET_ADMIN; the command does without them too, see its --help.",
         )
     return out.decode()

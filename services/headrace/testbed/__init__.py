@@ -1,0 +1,1 @@
+"""Networks made on this machine, for those who measure and for those who break things."""
