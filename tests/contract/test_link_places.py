@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -130,3 +132,13 @@ def test_a_host_may_have_its_address_on_a_bridge(opened: Callable[..., OpenLinks
         left, right = links.open(), links.open()
         carry(wake, left, right, frame(0))
         links.close_all()
+
+
+@pytest.mark.parametrize("kind", ["ucx", UCX_SHARED_MEMORY])
+def test_the_binding_of_ucx_writes_nothing_itself(kind: str) -> None:
+    program = f"from link_drive import OpenLinks; OpenLinks({kind!r}).open().close()"
+    env = {**os.environ, "UCXX_LOG_LEVEL": "DEBUG", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "UCXX" not in done.stdout + done.stderr

@@ -101,6 +101,8 @@ class UcxLink:
         self._door = self._open_door()
 
     def _start(self, settings: dict[str, str]) -> None:
+        # The binding writes to standard error when a peer dies, which is ours to say. It looks when a context is made.
+        os.putenv("UCXX_LOG_LEVEL", "FATAL")
         try:
             self._context = ucx.UCXContext(settings, (ucx.Feature.TAG, ucx.Feature.WAKEUP))
             self._worker = ucx.UCXWorker(self._context, False, False)
