@@ -1,5 +1,6 @@
-"""What the Carrier suites are played on: peers over every link, and desks that a test moves by hand."""
+"""What the Link and Carrier suites are played on: a wake, peers over every link, desks that a test moves by hand."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,6 +9,14 @@ from carrier_pair import Pair, pairs_of_peers
 
 from headrace.transfer.loopback import Switchboard
 from headrace.transfer.site import TransferOptions
+
+
+@pytest.fixture
+def wake() -> Iterator[int]:
+    """What links ring when there is something to do: an eventfd."""
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    yield fd
+    os.close(fd)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Where links listen, and whom an address means."""
 
-import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,13 +22,6 @@ OTHER_ADDRESSES = [
 ]
 HOSTS = ["127.0.0.1", *OTHER_ADDRESSES[:1]]
 FORMER = b"\xf0rmerly."
-
-
-@pytest.fixture
-def wake() -> Iterator[int]:
-    fd = os.eventfd(0, os.EFD_NONBLOCK)
-    yield fd
-    os.close(fd)
 
 
 @pytest.fixture
