@@ -85,24 +85,15 @@ def measure_engine(page: str, day: str) -> str:
     return page
 
 
-def measure_memory(page: str, day: str, machine: str) -> str:
-    """A worker over its goal is in the table, and no reason to leave the table out."""
-    command = [sys.executable, HERE / "memory.py"]
-    print("memory   tests/bench/memory.py", file=sys.stderr)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+def measure_goal(page: str, name: str, day: str, machine: str) -> str:
+    """The page with the table that the script of that name beside this one prints. A goal missed is in the table, and
+    no reason to leave it out."""
+    script = HERE / f"{name}.py"
+    print(f"{name:<8} {script.relative_to(ROOT)}", file=sys.stderr)
+    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode not in {0, MISSED} or not done.stdout:
-        raise SystemExit("tests/bench/memory.py brought no table; what it said stands above.")
-    return put(page, "memory", dated_table(done.stdout, day, machine))
-
-
-def measure_cancel(page: str, day: str, machine: str) -> str:
-    """A goal missed is in the table, and no reason to leave the table out."""
-    command = [sys.executable, HERE / "cancel.py"]
-    print("cancel   tests/bench/cancel.py", file=sys.stderr)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode not in {0, MISSED} or not done.stdout:
-        raise SystemExit("tests/bench/cancel.py brought no table; what it said stands above.")
-    return put(page, "cancel", dated_table(done.stdout, day, machine))
+        raise SystemExit(f"{script.relative_to(ROOT)} brought no table; what it said stands above.")
+    return put(page, name, dated_table(done.stdout, day, machine))
 
 
 def dated_table(table: str, day: str, machine: str) -> str:
@@ -139,11 +130,11 @@ def main() -> int:
     if wanted.only in {None, "engine"}:
         PAGE.write_text(measure_engine(PAGE.read_text(), today))
     if wanted.only in {None, "memory"}:
-        PAGE.write_text(measure_memory(PAGE.read_text(), today, machine.words))
+        PAGE.write_text(measure_goal(PAGE.read_text(), "memory", today, machine.words))
     if wanted.only in {None, "handoff"}:
         PAGE.write_text(measure_handoff(PAGE.read_text(), today))
     if wanted.only in {None, "cancel"}:
-        PAGE.write_text(measure_cancel(PAGE.read_text(), today, machine.words))
+        PAGE.write_text(measure_goal(PAGE.read_text(), "cancel", today, machine.words))
     if wanted.only in {"engine", "memory", "handoff", "cancel"}:
         return 0
     kit, peers = os.environ.get("PEERS_KIT"), os.environ.get("PEERS")

@@ -1,10 +1,10 @@
 """A link that raises, hangs or lies in its peers' hands: its transfers fail, another link takes its place."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from carrier_pair import SLABS, Pair, pairs_of_peers
+from carrier_pair import SLABS, Pair
 from test_carrier_reports import complete
 from transfer_peer import until
 
@@ -15,12 +15,6 @@ from headrace.transfer.site import TransferOptions
 LINKS = ["loopback", "tcp", "ucx", "nccl"]
 REBUILDS = "headrace_kv_link_rebuilds_total"
 WHOLE = CarrierHealth(free_slabs=64, quarantined_slabs=0, rebuilds=0)
-
-
-@pytest.fixture
-def pair() -> Iterator[Callable[..., Pair]]:
-    with pairs_of_peers() as make:
-        yield make
 
 
 def failed(report: TransferReport, remedy: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from carrier_pair import BYTES, REFUSED, SLABS, Pair, pairs_of_peers
+from carrier_pair import BYTES, REFUSED, SLABS, Pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transfer_peer import BF16, FP32
@@ -18,12 +18,6 @@ from headrace.transfer.site import TransferOptions
 
 LINKS = ["loopback", "tcp", "ucx", "nccl"]
 WIRINGS = [*LINKS, "tcp-process", "ucx-process", "nccl-process"]
-
-
-@pytest.fixture
-def pair() -> Iterator[Callable[..., Pair]]:
-    with pairs_of_peers() as make:
-        yield make
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)

@@ -1,10 +1,10 @@
 """The Carrier when a peer is killed or frozen inside a unit: real processes, real signals, every link between them."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from carrier_pair import SLABS, Pair, pairs_of_peers
+from carrier_pair import SLABS, Pair
 from transfer_peer import HUGE, until
 
 from headrace.core.errors import TransferFailed
@@ -12,12 +12,6 @@ from headrace.transfer.carrier import CarrierHealth, TransferStatus
 from headrace.transfer.site import TransferOptions
 
 BETWEEN_PROCESSES = ["tcp-process", "ucx-process", "nccl-process"]
-
-
-@pytest.fixture
-def pair() -> Iterator[Callable[..., Pair]]:
-    with pairs_of_peers() as make:
-        yield make
 
 
 @pytest.mark.parametrize("victim", ["sender", "receiver"])

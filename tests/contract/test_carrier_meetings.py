@@ -2,11 +2,11 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psutil
 import pytest
-from carrier_pair import Pair, pairs_of_peers
+from carrier_pair import Pair
 from transfer_peer import Peer, ProcessPeer, until
 
 from headrace.transfer.carrier import TransferStatus
@@ -15,12 +15,6 @@ from headrace.transfer.site import TransferOptions
 MEETINGS = "headrace_kv_meetings_total"
 SOME_PORT = "127.0.0.1:1/0123456789abcdef"
 NOWHERE = {"loopback": "loopback:999", "tcp": SOME_PORT, "ucx": SOME_PORT, "nccl": f"{SOME_PORT}/2"}
-
-
-@pytest.fixture
-def pair() -> Iterator[Callable[..., Pair]]:
-    with pairs_of_peers() as make:
-        yield make
 
 
 def connections(peer: Peer, to: ProcessPeer) -> int:

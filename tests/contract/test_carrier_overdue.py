@@ -1,16 +1,15 @@
 """What a receiver can know to have been sent, how it hears of what will not come, and that it waits for no more."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from carrier_desk import Clock, Desk
-from carrier_pair import Pair, pairs_of_peers
+from carrier_pair import Pair
 from transfer_peer import Peer
 
 from headrace.core.errors import TransferFailed
 from headrace.transfer.carrier import Side, TransferStatus
 from headrace.transfer.link import END_UNIT, FrameId, Link, Receipt, ReceiptState
-from headrace.transfer.loopback import Switchboard
 from headrace.transfer.site import TransferOptions
 from headrace.transfer.slabs import SlabState
 from headrace.transfer.transfers import Transfers
@@ -20,24 +19,8 @@ STALLS = "headrace_kv_transfer_stalls_total"
 
 
 @pytest.fixture
-def pair() -> Iterator[Callable[..., Pair]]:
-    with pairs_of_peers() as make:
-        yield make
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def desks(clock: Clock) -> Iterator[tuple[Desk, Desk]]:
-    """Prefill and decode."""
-    board = Switchboard()
-    made = Desk(board, clock, OPTIONS, 1), Desk(board, clock, OPTIONS, 0)
-    yield made
-    for desk in made:
-        desk.close()
+def desk_options() -> TransferOptions:
+    return OPTIONS
 
 
 def swallow(desk: Desk, unit: int) -> None:

@@ -1,13 +1,13 @@
 """Pages of different sizes, and pages with scales, over every link: what D holds of each token is what P holds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from carrier_pair import BYTES, Pair, pairs_of_peers
+from carrier_pair import BYTES, Pair
 from transfer_peer import BF16, ArrayPages
 
 from headrace.core.errors import InvalidRequest
@@ -21,12 +21,6 @@ UNEQUAL = [pair for pair in product(SIZES, SIZES) if pair[0] != pair[1]]
 LINKS = ("loopback", "tcp", "ucx", "nccl")
 PAGES = 40
 SCALED = replace(BF16, dtype="int8", scale_bytes=64)
-
-
-@pytest.fixture
-def pair() -> Iterator[Callable[..., Pair]]:
-    with pairs_of_peers() as make:
-        yield make
 
 
 def tokens(pages: ArrayPages, ids: tuple[int, ...]) -> npt.NDArray[np.uint8]:

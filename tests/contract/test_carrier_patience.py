@@ -1,43 +1,25 @@
 """How long a sender waits for its peer, whatever a router says of it; a receiver's clock is in test_carrier_overdue."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from carrier_desk import Clock, Desk
-from carrier_pair import Pair, pairs_of_peers
+from carrier_pair import Pair
 
 from headrace.core.errors import TransferFailed
 from headrace.transfer.carrier import TransferStatus
 from headrace.transfer.link import END_UNIT
-from headrace.transfer.loopback import Switchboard
 from headrace.transfer.peers import Patience
 from headrace.transfer.site import TransferOptions
 from headrace.transfer.slabs import SlabState
 
 LINKS = ["loopback", "tcp", "ucx", "nccl", "tcp-process", "ucx-process"]
 STALLS = "headrace_kv_transfer_stalls_total"
-OPTIONS = TransferOptions(send_slabs=8, receive_slabs=8, silent_s=5.0, short_s=30.0, drain_s=5.0)
 
 
 @pytest.fixture
-def pair() -> Iterator[Callable[..., Pair]]:
-    with pairs_of_peers() as make:
-        yield make
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def desks(clock: Clock) -> Iterator[tuple[Desk, Desk]]:
-    """Prefill and decode."""
-    board = Switchboard()
-    made = Desk(board, clock, OPTIONS, 1), Desk(board, clock, OPTIONS, 0)
-    yield made
-    for desk in made:
-        desk.close()
+def desk_options() -> TransferOptions:
+    return TransferOptions(send_slabs=8, receive_slabs=8, silent_s=5.0, short_s=30.0, drain_s=5.0)
 
 
 @pytest.mark.parametrize("wiring", LINKS)

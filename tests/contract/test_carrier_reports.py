@@ -1,35 +1,18 @@
 """Every transfer that was begun is reported once, under its own id, and its slabs come back, whatever raises."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from carrier_desk import Clock, Desk
-from carrier_pair import Pair, pairs_of_peers
+from carrier_desk import Desk
+from carrier_pair import Pair
 
 from headrace.core.errors import InternalError, TransferFailed
 from headrace.transfer.carrier import Side, TransferStatus
-from headrace.transfer.loopback import Switchboard
 from headrace.transfer.site import TransferOptions
 from headrace.transfer.slabs import SlabState
 
 LINKS = ["loopback", "tcp", "ucx", "nccl"]
 UNDER_WAY = "headrace_kv_transfer_inflight_bytes"
-
-
-@pytest.fixture
-def pair() -> Iterator[Callable[..., Pair]]:
-    with pairs_of_peers() as make:
-        yield make
-
-
-@pytest.fixture
-def desks() -> Iterator[tuple[Desk, Desk]]:
-    """Prefill and decode."""
-    board, clock = Switchboard(), Clock()
-    made = Desk(board, clock, TransferOptions(), 1), Desk(board, clock, TransferOptions(), 0)
-    yield made
-    for desk in made:
-        desk.close()
 
 
 def complete(made: Pair, blocks: int = 8) -> None:

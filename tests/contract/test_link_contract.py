@@ -19,13 +19,6 @@ NOBODY = "127.0.0.1:1/0123456789abcdef"
 NOTHING = memoryview(b"")
 
 
-@pytest.fixture
-def wake() -> Iterator[int]:
-    fd = os.eventfd(0, os.EFD_NONBLOCK)
-    yield fd
-    os.close(fd)
-
-
 @pytest.fixture(params=LINKS)
 def links(request: pytest.FixtureRequest) -> Iterator[OpenLinks]:
     opened = OpenLinks(request.param)

@@ -1,7 +1,6 @@
 """TcpLink beside a peer, played by a bare socket, whose words were damaged on their way or are not its protocol's."""
 
 import contextlib
-import os
 import socket
 from collections.abc import Iterator
 
@@ -13,13 +12,6 @@ from headrace.transfer.link import FrameId, Link, ReceiptState
 from headrace.transfer.tcp_head import HEAD_BYTES, Head, Verb, pack_head
 
 NAME = FrameId(b"connection-name.", 0)
-
-
-@pytest.fixture
-def wake() -> Iterator[int]:
-    fd = os.eventfd(0, os.EFD_NONBLOCK)
-    yield fd
-    os.close(fd)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Links whose peer, a real process, is killed or frozen inside a frame."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -20,13 +19,6 @@ BETWEEN_PROCESSES = ["tcp", "ucx", "nccl"]
 HUGE = 128 << 20
 TRIES = 8
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-
-
-@pytest.fixture
-def wake() -> Iterator[int]:
-    fd = os.eventfd(0, os.EFD_NONBLOCK)
-    yield fd
-    os.close(fd)
 
 
 @pytest.fixture(params=BETWEEN_PROCESSES)

@@ -1,6 +1,5 @@
 """NcclLink's process groups leave nothing in the store where they met."""
 
-import os
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -9,13 +8,6 @@ from link_drive import OpenLinks, carry, drive, frame
 from torch.distributed import TCPStore
 
 from headrace.transfer.data_address import DataAddress
-
-
-@pytest.fixture
-def wake() -> Iterator[int]:
-    fd = os.eventfd(0, os.EFD_NONBLOCK)
-    yield fd
-    os.close(fd)
 
 
 @pytest.fixture

@@ -18,13 +18,6 @@ NOTICED_WITHIN_S = 25.0
 
 
 @pytest.fixture
-def wake() -> Iterator[int]:
-    fd = os.eventfd(0, os.EFD_NONBLOCK)
-    yield fd
-    os.close(fd)
-
-
-@pytest.fixture
 def opened() -> Iterator[Callable[[str], OpenLinks]]:
     made: list[OpenLinks] = []
 

@@ -7,13 +7,12 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -24,10 +23,9 @@ from headrace.chaos.control import Control
 from headrace.chaos.ground import LOOPBACK, networks, own_model, ports, without_namespaces
 from headrace.chaos.members import Settings, members
 from headrace.chaos.proxies import Proxies
-from headrace.chaos.rest import until_whole
 from headrace.chaos.table import Outcome, row_json
-from headrace.chaos.undisturbed import undisturbed
-from headrace.core.errors import HeadraceError, StartupError
+from headrace.chaos.whole import come_up
+from headrace.core.errors import HeadraceError
 
 # Beside the logs: a line of JSON a case, written when it is over.
 ROWS = "rows.jsonl"
@@ -95,7 +93,9 @@ async def _on_one_cluster(
     await control.start()
     try:
         progress.update(task, description=f"{cluster.settings.link}: starting")
-        async with _arena(cluster, control, proxies) as arena:
+        async with come_up(cluster) as whole:
+            run_word = secrets.token_hex(3)
+            arena = Arena(cluster, control, whole.client, whole.asks, whole.references, run_word, proxies)
             for cell in cells:
                 progress.update(task, description=cell.id)
                 rows.append(await _row(arena, cell))
@@ -116,20 +116,6 @@ async def _row(arena: Arena, cell: Cell) -> Row:
         return await run_case(arena, cell)
     except HeadraceError as error:
         return unplayed(cell, error)
-
-
-@asynccontextmanager
-async def _arena(cluster: Cluster, control: Control, proxies: Proxies | None) -> AsyncIterator[Arena]:
-    """A cluster that has come up whole, and what it answers undisturbed. Raises StartupError."""
-    # A connection that a blow has broken is used for nothing else.
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    async with httpx.AsyncClient(trust_env=False, limits=limits, timeout=None) as client:
-        await cluster.start()
-        amiss = await until_whole(client, cluster)
-        if amiss:
-            raise StartupError(f"The cluster does not come up: {'; '.join(amiss)}.", remedy="Read the logs.")
-        asks, references = await undisturbed(client, cluster)
-        yield Arena(cluster, control, client, asks, references, secrets.token_hex(3), proxies)
 
 
 def _note(file: Path, row: Row) -> None:

@@ -41,26 +41,36 @@ class Shipment:
     route: Route
 
 
-class Attempt:
-    """job: the request as one local job. deadline: loop time by which the request must have ended, begun:
-    when the attempt was made. shipment: its answer was told to stop where it stands, and is to go on by this."""
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """What every attempt at one request stands on. submit, ledger: to workers, and of their credits. inbox: where all
+    that workers say of the request arrives. deadline: loop time by which it must have ended."""
 
-    def __init__(
-        self, job: Job, route: Route, *, submit: Submit, ledger: Ledger, inbox: Inbox, life: Life, deadline: float
-    ) -> None:
+    submit: Submit
+    ledger: Ledger
+    inbox: Inbox
+    life: Life
+    deadline: float
+
+
+class Attempt:
+    """job: the request as one local job. begun: loop time when the attempt was made. shipment: its answer was told to
+    stop where it stands, and is to go on by this."""
+
+    def __init__(self, job: Job, route: Route, footing: Footing) -> None:
         self.route = route
         self._job = job
-        self._submit = submit
-        self._ledger = ledger
-        self._inbox = inbox
-        self._life = life
-        self._deadline = deadline
+        self._submit = footing.submit
+        self._ledger = footing.ledger
+        self._inbox = footing.inbox
+        self._life = footing.life
+        self._deadline = footing.deadline
         self.begun = asyncio.get_running_loop().time()
         self._prefill: Leg | None = None
         self._decode: Leg | None = None
         self._decoding = False
         self._got_first = False
-        self._doubt = Doubt(inbox)
+        self._doubt = Doubt(footing.inbox)
         self._absent: Absence | None = None
         self.shipment: Shipment | None = None
 

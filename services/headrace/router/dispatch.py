@@ -16,7 +16,7 @@ from headrace.core.sampling import SamplingParams
 from headrace.core.waterfall import Stage
 from headrace.router.admission import Admission
 from headrace.router.attachments import Attachments
-from headrace.router.attempt import Attempt, Shipment
+from headrace.router.attempt import Attempt, Footing, Shipment
 from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute, choose
 from headrace.router.fetching import FetchingAttempt, importing
@@ -94,27 +94,14 @@ class Dispatch:
         return self._attempt(run, replace(job, peer_block_tokens=self._block_tokens(route.prefill)), route)
 
     def _attempt(self, run: Run, job: Job, route: Route) -> Attempt:
+        footing = self._footing(run)
         if route.pull is None:
-            return Attempt(
-                job,
-                route,
-                submit=self._attachments.submit,
-                ledger=self._ledger,
-                inbox=run.inbox,
-                life=run.life,
-                deadline=run.deadline,
-            )
-        return FetchingAttempt(
-            job,
-            route,
-            submit=self._attachments.submit,
-            ledger=self._ledger,
-            inbox=run.inbox,
-            life=run.life,
-            deadline=run.deadline,
-            imports=importing(job, self._key(run), route.pull, self._block_tokens(route.pull.holder)),
-            pulls=self._pulls,
-        )
+            return Attempt(job, route, footing)
+        imports = importing(job, self._key(run), route.pull, self._block_tokens(route.pull.holder))
+        return FetchingAttempt(job, route, footing, imports=imports, pulls=self._pulls)
+
+    def _footing(self, run: Run) -> Footing:
+        return Footing(self._attachments.submit, self._ledger, run.inbox, run.life, run.deadline)
 
     def can_leave(self, run: Run, move: Move) -> bool:
         """Whether the request could do now as it would be asked: take its pages to where there is room, or find a route
@@ -160,17 +147,8 @@ class Dispatch:
         run.routes.append(route)
         names = Names(tokens, run.request.cache_salt).under(self._digest(route.decode))
         job = self._job(run, key, tokens, replace(run.sampling, prompt_logprobs=None), names)
-        return Relocation(
-            replace(job, peer_block_tokens=self._block_tokens(route.prefill)),
-            route,
-            submit=self._attachments.submit,
-            ledger=self._ledger,
-            inbox=run.inbox,
-            life=run.life,
-            deadline=run.deadline,
-            source=source,
-            last_token=run.answer.tokens[-1],
-        )
+        job = replace(job, peer_block_tokens=self._block_tokens(route.prefill))
+        return Relocation(job, route, self._footing(run), source=source, last_token=run.answer.tokens[-1])
 
     def _key(self, run: Run) -> JobKey:
         return JobKey(run.request.id, next(self._attempts))

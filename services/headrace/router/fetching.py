@@ -16,10 +16,8 @@ from headrace.core.jobs import Busy, Ending, Frozen, Granted, Job, JobKey, JobKi
 from headrace.core.route import Pull, Route
 from headrace.core.waterfall import Stage
 from headrace.router import blame
-from headrace.router.attempt import Attempt, Submit
-from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Late, Left, Leg, Lost, Move, Notice, Over, Stalled, Unsent, Word
-from headrace.router.life import Life
+from headrace.router.attempt import Attempt, Footing
+from headrace.router.leg import Late, Left, Leg, Lost, Move, Notice, Over, Stalled, Unsent, Word
 from headrace.router.pulls import PullEnd, Pulls
 
 # What a pull gets at least, and what it gets beyond four times what it was expected to take.
@@ -49,20 +47,8 @@ def patience_s(pull: Pull) -> float:
 class FetchingAttempt(Attempt):
     """imports: the job that takes in the prefix, under a key of its own."""
 
-    def __init__(
-        self,
-        job: Job,
-        route: Route,
-        *,
-        submit: Submit,
-        ledger: Ledger,
-        inbox: Inbox,
-        life: Life,
-        deadline: float,
-        imports: Job,
-        pulls: Pulls,
-    ) -> None:
-        super().__init__(job, route, submit=submit, ledger=ledger, inbox=inbox, life=life, deadline=deadline)
+    def __init__(self, job: Job, route: Route, footing: Footing, *, imports: Job, pulls: Pulls) -> None:
+        super().__init__(job, route, footing)
         assert route.pull is not None
         self._pull = route.pull
         self._imports = imports

@@ -14,10 +14,8 @@ from headrace.core.lifecycle import Phase
 from headrace.core.route import Route
 from headrace.core.ticket import Ticket
 from headrace.core.waterfall import Stage
-from headrace.router.attempt import Attempt, Submit
-from headrace.router.ledger import Ledger
-from headrace.router.leg import Inbox, Notice
-from headrace.router.life import Life
+from headrace.router.attempt import Attempt, Footing
+from headrace.router.leg import Notice
 from headrace.router.retries import AttemptFailed, Fault
 
 
@@ -25,20 +23,8 @@ class Relocation(Attempt):
     """source: the attempt whose answer stands still; it is closed with this one, and as soon as the answer goes on.
     last_token: the answer's last, the one without KV: the new worker is given it as prefill's first token."""
 
-    def __init__(
-        self,
-        job: Job,
-        route: Route,
-        *,
-        submit: Submit,
-        ledger: Ledger,
-        inbox: Inbox,
-        life: Life,
-        deadline: float,
-        source: Attempt,
-        last_token: int,
-    ) -> None:
-        super().__init__(job, route, submit=submit, ledger=ledger, inbox=inbox, life=life, deadline=deadline)
+    def __init__(self, job: Job, route: Route, footing: Footing, *, source: Attempt, last_token: int) -> None:
+        super().__init__(job, route, footing)
         self._source = source
         self._last_token = last_token
 

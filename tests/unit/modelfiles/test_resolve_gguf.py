@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from fixtures.gguf_writer import F32, Tensor, gguf_bytes, tiny_metadata, tiny_tensors, tokens, write_tiny
+from fixtures.hub_directory import TINY
 
 from headrace.core.errors import StartupError
 from headrace.modelfiles import gguf as gguf_module
-from headrace.modelfiles.files import ModelConfig
 from headrace.modelfiles.resolve import resolve
 
 
@@ -25,20 +25,7 @@ def test_describes_the_model_in_hugging_face_terms(tmp_path: Path) -> None:
     files = resolve(str(path), tmp_path / "cache")
 
     assert files.name == "tiny"
-    assert files.config == ModelConfig(
-        architecture="llama",
-        vocab_size=len(tokens()),
-        hidden_size=32,
-        intermediate_size=64,
-        layers=1,
-        heads=2,
-        kv_heads=1,
-        head_dim=16,
-        norm_eps=1e-5,
-        rope_theta=10000.0,
-        max_position=64,
-        tied_embeddings=True,
-    )
+    assert files.config == TINY
     by_name = {entry.name: entry for entry in files.tensors}
     query = by_name["model.layers.0.self_attn.q_proj.weight"]
     assert (query.encoding, query.shape, query.permuted_heads, query.path) == ("Q4_1", (32, 32), 2, path)

@@ -153,6 +153,11 @@ class ScriptedWorker:
         self.draining = self.draining if draining is None else draining
         self.send(Events((), (), self.load, self.draining))
 
+    def fail(self, error: HeadraceError) -> None:
+        """It says of its one job that it could not."""
+        key, _ = self.live.popitem()
+        self.send(Events((), (Ending(key, Outcome.FAILED, error),), self.load, self.draining))
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something about this worker to be true."""
         async with asyncio.timeout(DEADLINE_S), self._changed:

@@ -3,23 +3,17 @@
 import asyncio
 
 import pytest
-from scripted_worker import ScriptedWorker, expected
+from held_handover import held_handover
+from scripted_worker import expected
 from toy_cluster import ToyCluster, ask, cluster, collect, ids
 
-from headrace.core.errors import HeadraceError, TransferFailed, WorkerLost
-from headrace.core.jobs import Ending, Events, Outcome
+from headrace.core.errors import TransferFailed, WorkerLost
 from headrace.router.retries import Fault
-
-
-def say_failed(worker: ScriptedWorker, error: HeadraceError) -> None:
-    key, _ = worker.live.popitem()
-    worker.send(Events((), (Ending(key, Outcome.FAILED, error),), worker.load))
 
 
 def retries(toy: ToyCluster) -> float:
     """Attempts begun again, for any reason."""
-    found = (toy.metrics.registry.get_sample_value("headrace_attempt_retries_total", {"cause": f.value}) for f in Fault)
-    return sum(value or 0 for value in found)
+    return sum(toy.counted("headrace_attempt_retries_total", cause=fault.value) for fault in Fault)
 
 
 async def routes(toy: ToyCluster) -> int:
@@ -30,18 +24,13 @@ async def routes(toy: ToyCluster) -> int:
 async def test_a_prefill_worker_may_go_once_the_decode_worker_has_committed(how: str) -> None:
     """Its own word that it handed over is not there, and no token of the decode worker either."""
     async with cluster(prefill=2, decode=1) as toy:
-        p, d = toy.worker("p1"), toy.worker("d1")
-        p.gate("handover")
-        writing = d.gate("token 1")
-        asking = asyncio.create_task(collect(toy, ask()))
-        await d.passed("token 1")
+        held = await held_handover(toy, "token 1")
         if how == "dies":
-            p.die()
+            held.p.die()
             await toy.attached(2)
         else:
-            say_failed(p, TransferFailed("It broke.") if how == "fails" else WorkerLost("Its engine died."))
-        writing.set()
-        assert ids(await asking) == expected(3, 6)
+            held.p.fail(TransferFailed("It broke.") if how == "fails" else WorkerLost("Its engine died."))
+        await held.answered()
         assert (await routes(toy), retries(toy)) == (1, 0)
         await toy.quiet()
 
@@ -49,31 +38,22 @@ async def test_a_prefill_worker_may_go_once_the_decode_worker_has_committed(how:
 async def test_a_commit_may_be_heard_after_the_loss() -> None:
     """Two streams have no order: what the decode worker had said may come last."""
     async with cluster(prefill=2, decode=1) as toy:
-        p, d = toy.worker("p1"), toy.worker("d1")
-        p.gate("handover")
-        committing = d.gate("commit")
-        asking = asyncio.create_task(collect(toy, ask()))
-        await d.passed("commit")
-        p.die()
+        held = await held_handover(toy)
+        held.p.die()
         await toy.attached(2)
-        committing.set()
-        assert ids(await asking) == expected(3, 6)
+        await held.answered()
         assert (await routes(toy), retries(toy)) == (1, 0)
         await toy.quiet()
 
 
 async def test_what_happens_after_the_doubt_is_no_fault_of_prefill() -> None:
     async with cluster(prefill=1, decode=2) as toy:
-        p, d = toy.worker("p1"), toy.worker("d1")
-        p.gate("handover")
-        committing = d.gate("commit")
-        asking = asyncio.create_task(collect(toy, ask()))
-        await d.passed("commit")
+        held = await held_handover(toy)
+        p, d = held.p, held.d
         p.cut()
         await toy.until(lambda: p.hellos == 2)
-        d.at["token 2"] = lambda: say_failed(d, TransferFailed("It broke later."))
-        committing.set()
-        assert ids(await asking) == expected(3, 6)
+        d.at["token 2"] = lambda: d.fail(TransferFailed("It broke later."))
+        await held.answered()
         told = await toy.router.explain("r1")
         assert [route.decode.worker for route in told.routes] == ["d1", "d2"]
         cut = toy.metrics.registry.get_sample_value("headrace_attempt_retries_total", {"cause": "cut"})
@@ -98,20 +78,16 @@ async def test_a_token_says_as_much_as_a_commit() -> None:
 async def test_a_prefill_worker_that_goes_before_the_commit_costs_one_attempt(decode: str) -> None:
     """The decode worker says that it lost its sender, or cannot know. The loss is prefill's and counted once."""
     async with cluster(prefill=2, decode=1) as toy:
-        p, d = toy.worker("p1"), toy.worker("d1")
-        p.gate("handover")
-        committing = d.gate("commit")
-        asking = asyncio.create_task(collect(toy, ask()))
-        await d.passed("commit")
+        held = await held_handover(toy)
+        p, d = held.p, held.d
         p.die()
         await toy.attached(2)
         if decode == "fails":
-            say_failed(d, TransferFailed("The prefill worker was lost."))
+            d.fail(TransferFailed("The prefill worker was lost."))
             await d.until(lambda: len(d.submits) == 2)
         else:
             await d.until(lambda: bool(d.aborts))
-        committing.set()
-        assert ids(await asking) == expected(3, 6)
+        await held.answered()
         told = await toy.router.explain("r1")
         assert [route.prefill.worker for route in told.routes if route.prefill] == ["p1", "p2"]
         await toy.until(lambda: retries(toy) == 1)

@@ -1,20 +1,13 @@
 """Whether a failure is excused because a worker leaves is settled when the failure is heard, whenever it is weighed."""
 
-import asyncio
-
 import pytest
+from held_handover import held_handover
 from scripted_worker import ScriptedWorker, expected, worker_info
-from toy_cluster import ToyCluster, ask, cluster, collect, ids, options
+from toy_cluster import ToyCluster, ask, cluster, ids, options
 
 from headrace.core.errors import TransferFailed, Unavailable
 from headrace.core.fleet import FleetStatus, Role
 from headrace.core.jobs import Ending, Events, JobKind, Outcome
-
-
-def fail(worker: ScriptedWorker) -> None:
-    """It says of its one job that it could not."""
-    key, _ = worker.live.popitem()
-    worker.send(Events((), (Ending(key, Outcome.FAILED, TransferFailed("It broke.")),), worker.load, worker.draining))
 
 
 async def gone(toy: ToyCluster, worker: ScriptedWorker) -> None:
@@ -38,44 +31,34 @@ def retried(toy: ToyCluster) -> dict[str, float]:
 async def test_the_leaver_may_be_gone_when_its_failure_is_weighed(leaver: str) -> None:
     """Prefill fails before the decode worker has committed, so its failure is in doubt for a moment."""
     async with cluster(prefill=2, decode=1) as toy:
-        p, d = toy.worker("p1"), toy.worker("d1")
-        p.gate("handover")
-        committing = d.gate("commit")
-        asking = asyncio.create_task(collect(toy, ask()))
-        await d.passed("commit")
+        held = await held_handover(toy)
+        p, d = held.p, held.d
         before = toy.budget
         toy.worker(leaver).report_load(draining=True)
         await toy.status_when(lambda status: any(worker.draining for worker in status.workers))
-        fail(p)
+        p.fail(TransferFailed("It broke."))
         if leaver == "p1":
             await gone(toy, p)
         else:
             # Once the failure has been heard, it stays after all.
-            await toy.status_when(
-                lambda status: not any(one.load.running for one in status.workers if one.info == p.info)
-            )
+            await toy.status_when(lambda status: not running(status, p))
             d.report_load(draining=False)
         await d.until(lambda: bool(d.aborts))
-        committing.set()
-        assert ids(await asking) == expected(3, 6)
+        await held.answered()
         assert (retried(toy), toy.budget) == ({"moved": 1}, before)
         await toy.quiet()
 
 
 async def test_who_leaves_after_a_failure_has_no_excuse_for_it() -> None:
     async with cluster(prefill=2, decode=1) as toy:
-        p, d = toy.worker("p1"), toy.worker("d1")
-        p.gate("handover")
-        committing = d.gate("commit")
-        asking = asyncio.create_task(collect(toy, ask()))
-        await d.passed("commit")
+        held = await held_handover(toy)
+        p, d = held.p, held.d
         before = toy.budget
-        fail(p)
+        p.fail(TransferFailed("It broke."))
         p.report_load(draining=True)
         await toy.status_when(lambda status: any(worker.draining for worker in status.workers))
         await d.until(lambda: bool(d.aborts))
-        committing.set()
-        assert ids(await asking) == expected(3, 6)
+        await held.answered()
         assert (retried(toy), toy.budget) == ({"failed": 1}, before - 1)
         await toy.quiet()
 

@@ -18,7 +18,7 @@ from headrace.core.route import Explanation, Route
 from headrace.router.absence import Absence
 from headrace.router.admission import Admission
 from headrace.router.answer import Answer
-from headrace.router.attempt import Attempt
+from headrace.router.attempt import Attempt, Footing
 from headrace.router.attempt_numbers import attempt_numbers
 from headrace.router.choose import NoRoute
 from headrace.router.commands import CommandQueue
@@ -369,15 +369,8 @@ async def test_a_worker_that_left_between_choice_and_send_has_not_died(prefill: 
     def left(worker: WorkerRef, job: Job, inbox: Inbox) -> Leg:
         raise WorkerLost(f"Worker {worker} is not attached any more.")
 
-    attempt = Attempt(
-        a_job(KEY),
-        Route(W, prefill, 0, 1.0, (), ()),
-        submit=left,
-        ledger=Ledger(lambda: 0.0),
-        inbox=asyncio.Queue(),
-        life=Life(KEY.request),
-        deadline=1.0,
-    )
+    footing = Footing(left, Ledger(lambda: 0.0), asyncio.Queue(), Life(KEY.request), deadline=1.0)
+    attempt = Attempt(a_job(KEY), Route(W, prefill, 0, 1.0, (), ()), footing)
     with pytest.raises(AttemptFailed) as failed:
         attempt.start()
     assert (failed.value.fault, failed.value.worker, failed.value.losses) == (Fault.AWAY, W, ())

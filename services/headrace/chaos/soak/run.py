@@ -5,19 +5,16 @@ Owns the directories, the sockets and the clusters, and takes all of them away a
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-
-import httpx
 
 from headrace.chaos.cluster import Cluster
 from headrace.chaos.control import Control
 from headrace.chaos.ground import networks, own_model, ports, without_namespaces
 from headrace.chaos.members import Settings, members
 from headrace.chaos.mix import mix
-from headrace.chaos.rest import until_whole
 from headrace.chaos.soak.blows import Blows
 from headrace.chaos.soak.crowd import Crowd
 from headrace.chaos.soak.doors import Doors
@@ -26,9 +23,9 @@ from headrace.chaos.soak.plan import Lap, Shape, plan
 from headrace.chaos.soak.quiet import Quiet
 from headrace.chaos.soak.remains import remains, shared_memory
 from headrace.chaos.soak.table import LinkOutcome, Outcome, lap_line
-from headrace.chaos.undisturbed import undisturbed
 from headrace.chaos.verdict import Counts
-from headrace.core.errors import HeadraceError, StartupError
+from headrace.chaos.whole import Whole, come_up
+from headrace.core.errors import HeadraceError
 from headrace.testbed.namespaces import Namespaces
 
 # Beyond a request's own time: for a door that is frozen meanwhile.
@@ -99,7 +96,8 @@ async def _on_link(cluster: Cluster, laps: Sequence[Lap], clients: int, tell: Ca
     control = Control(cluster.settings.socket)
     await control.start()
     try:
-        async with _stage(cluster, control, clients) as stage:
+        async with come_up(cluster) as whole:
+            stage = _stage(cluster, control, whole, clients)
             for lap in laps:
                 rows.append(await _row(stage, lap))
                 tell(lap_line(rows[-1], len(laps)))
@@ -118,19 +116,9 @@ async def _row(stage: Stage, lap: Lap) -> LapRow:
         return LapRow(lap, counts=Counts(hung=1), complaints=[f"it was broken off: {error}"], broken=True)
 
 
-@asynccontextmanager
-async def _stage(cluster: Cluster, control: Control, clients: int) -> AsyncIterator[Stage]:
-    """A cluster that has come up whole, and what it answers undisturbed. Raises StartupError."""
-    # A connection that a blow has broken is used for nothing else.
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    async with httpx.AsyncClient(trust_env=False, limits=limits, timeout=None) as client:
-        await cluster.start()
-        amiss = await until_whole(client, cluster)
-        if amiss:
-            raise StartupError(f"The cluster does not come up: {'; '.join(amiss)}.", remedy="Read the logs.")
-        asks, references = await undisturbed(client, cluster)
-        doors = Doors(cluster.members)
-        within_s = cluster.settings.timeout_s + _GRACE_S
-        crowd = Crowd(client, doors, asks, clients=clients, run=secrets.token_hex(3), within_s=within_s)
-        blows = Blows(cluster, control, client, doors)
-        yield Stage(cluster, client, crowd, blows, Quiet(client, cluster), references)
+def _stage(cluster: Cluster, control: Control, whole: Whole, clients: int) -> Stage:
+    client, doors = whole.client, Doors(cluster.members)
+    within_s = cluster.settings.timeout_s + _GRACE_S
+    crowd = Crowd(client, doors, whole.asks, clients=clients, run=secrets.token_hex(3), within_s=within_s)
+    blows = Blows(cluster, control, client, doors)
+    return Stage(cluster, client, crowd, blows, Quiet(client, cluster), whole.references)
