@@ -24,7 +24,7 @@ PATIENT = TransferOptions(send_slabs=8, receive_slabs=8, drain_s=0.5, linger_s=0
 # So that a stall is soon over.
 HASTY = replace(PATIENT, silent_s=1.5, short_s=4.0)
 # A receiver that soon sees what only it can see.
-WATCHFUL = replace(PATIENT, overdue_s=1.0)
+WATCHFUL = replace(PATIENT, silent_s=1.5, beyond_s=0.5)
 
 
 class FaultyPeer(Peer):

@@ -3,13 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from test_worker_pair import QUICK
 from test_worker_transfer_states import DECODE_STATES, EVERY_STATE, PEER, bring, one_ending, scene
 from worker_harness import DEADLINE_S, Gate, attached, fake_engine, job, only, served
 
 from headrace.core.errors import StartupError, Unavailable, WorkerLost
-from headrace.core.jobs import Abort, JobKind, Outcome
+from headrace.core.jobs import Abort, JobKey, JobKind, Outcome
 from headrace.core.pages import PagePort
 from headrace.telemetry.metrics import WorkerMetrics
 from headrace.transfer.carrier import TransferReport
@@ -137,4 +138,20 @@ async def test_a_link_that_breaks_ends_its_worker() -> None:
         async with asyncio.timeout(DEADLINE_S):
             assert await asyncio.shield(here.worker.failed)
         await router.until(lambda heard: heard.draining)
+        await here.quiet()
+
+
+async def test_pages_that_cannot_leave_any_more_are_refused_as_by_a_worker_without_room() -> None:
+    """Routers take what runs here elsewhere, with its pages where they can: nothing of that has begun, and they need
+    not ask whether the other worker has them all."""
+    gate = Gate()
+    async with served(fake_engine(before_step=gate)) as here, attached(here.worker) as router:
+        gate.shut()
+        running = router.submit(job("running"))
+        await gate.reached()
+        await break_link(here.worker)
+        leaving = router.submit(replace(job("running", JobKind.EXPORT), key=JobKey("running", 2)))
+        await router.until(lambda heard: leaving in heard.busy)
+        gate.open()
+        only(await router.ended(running), Outcome.LENGTH)
         await here.quiet()

@@ -8,7 +8,7 @@ import asyncio
 import structlog
 
 from headrace.router.leg import Inbox, Notice
-from headrace.router.retries import AttemptFailed
+from headrace.router.retries import AttemptFailed, Fault
 
 log = structlog.get_logger()
 
@@ -28,11 +28,12 @@ class Doubt:
 
     def bears(self, notice: Notice, failure: AttemptFailed) -> bool:
         """Whether the attempt goes on though its prefill side ended so. If that is not known yet it does, and `notice`
-        comes again when it should be."""
+        comes again when it should be. A job that never left for its worker has sent nothing; of any other, also where
+        the worker says itself that it failed, all that is lacking may be under way."""
         if self.committed:
             log.info("leg.lost_after_handover", worker=str(failure.worker), error=str(failure.error))
             return True
-        if self._failure is not None:
+        if self._failure is not None or failure.fault is Fault.AWAY:
             return False
         self._failure = failure
         self._ends = asyncio.get_running_loop().call_later(_DOUBT_S, self._inbox.put_nowait, notice)

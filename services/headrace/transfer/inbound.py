@@ -32,7 +32,8 @@ class Inbound(Leg):
     wait for it are missing to those whose pages are here.
 
     A sender may rightly be silent for as long as the prompt takes. What it has sent, as what came behind that shows,
-    must be here soon: units are sent in order, and the End right behind the last one.
+    must be here soon: units are sent in order, and the End right behind the last one. How soon follows from how long
+    the sender waits for it to be taken, which is longer while other frames get through.
     """
 
     side = Side.RECEIVER
@@ -48,6 +49,7 @@ class Inbound(Leg):
         self._end_heard = False
         self._last_word: End | None = None
         self._heard_at = self.began
+        self._source = site.sources.of(ticket.source)
         self.slabs.register(ticket.transfer)
 
     @property
@@ -97,7 +99,7 @@ class Inbound(Leg):
         if self._end_heard or self.end is None or self.end.pending:
             return
         self._end_heard = True
-        self._heard_at = self.site.clock()
+        self._heard()
         if self.end.state is ReceiptState.FAILED:
             self.fail(TransferFailed(f"The prefill worker {self.ticket.source} was lost: {self.end.reason}."))
             return
@@ -149,21 +151,27 @@ class Inbound(Leg):
     def _arrive(self, flight: Flight) -> None:
         if flight.slab.state is SlabState.POSTED:
             self.slabs.arrive(flight.slab)
-            self._heard_at = self.site.clock()
+            self._heard()
+
+    def _heard(self) -> None:
+        self._heard_at = self._source.heard_at = self.site.clock()
+
+    @property
+    def _missing_since(self) -> float:
+        """Since when something is missing that the sender has certainly sent, for what it sends behind that is here.
+        NEVER if there is nothing of the kind, or no slab is posted for it."""
+        if self.settled_units == len(self.units):
+            return self._heard_at if self.units and not self._end_heard else NEVER
+        first = self.flights.get(self.settled_units)
+        if first is None or not first.receipt.pending:
+            return NEVER
+        later = self._end_heard or any(not flight.receipt.pending for flight in self.flights.values())
+        return max(first.began, self._heard_at) if later else NEVER
 
     @property
     def _overdue_at(self) -> float:
-        """When something is given up that the sender has certainly sent, for what it sends behind that is here. NEVER
-        if nothing of the kind is missing, or no slab is posted for it."""
-        missing_since = NEVER
-        if self.settled_units == len(self.units):
-            if self.units and not self._end_heard:
-                missing_since = self._heard_at
-        elif (first := self.flights.get(self.settled_units)) is not None and first.receipt.pending:
-            later = self._end_heard or any(not flight.receipt.pending for flight in self.flights.values())
-            if later:
-                missing_since = max(first.began, self._heard_at)
-        return missing_since + self.site.options.overdue_s
+        """When that is given up."""
+        return self._given_up_at(self._missing_since)
 
     @property
     def _discards_end_at(self) -> float:
@@ -171,15 +179,21 @@ class Inbound(Leg):
         if self._last_word is None or not self.flights:
             return NEVER
         posted = (flight.began for flight in self.flights.values())
-        return max(self.closed_at, self._heard_at, *posted) + self.site.options.overdue_s
+        return self._given_up_at(max(self.closed_at, self._heard_at, *posted))
+
+    def _given_up_at(self, missing_since: float) -> float:
+        if missing_since == NEVER:
+            return NEVER
+        return self.site.options.overdue_patience.ends_at(missing_since, self._source.heard_at)
 
     def _overdue(self) -> None:
         self.site.metrics.stalls.labels("overdue").inc()
         missing = f"unit {self.settled_units}" if self.settled_units < len(self.units) else "the end"
+        waited_s = self.site.clock() - self._missing_since
         self.fail(
             TransferFailed(
                 f"The prefill worker {self.ticket.source} sent {missing} of a transfer, and it did not come for"
-                f" {self.site.options.overdue_s:g} s.",
+                f" {waited_s:.0f} s.",
                 remedy="The request is retried.",
             )
         )
@@ -214,7 +228,7 @@ class Inbound(Leg):
         for index, flight in self.flights.items():
             if flight.receipt.state is ReceiptState.DONE:
                 self._received.add(index)
-                self._heard_at = self.site.clock()
+                self._heard()
         self.land_settled()
 
     def _post_discards(self, units_sent: int) -> None:

@@ -38,6 +38,7 @@ class Outbound(Leg):
         self._digest = b""
         # Frames were lost with their connection: the peer hears that it is over when none is under way any more.
         self._broke_off = False
+        self._said_again = False
         # When the End began to wait; NEVER before, and once it is settled.
         self._end_began = NEVER
 
@@ -71,15 +72,14 @@ class Outbound(Leg):
         if self.open and self._next == len(self.units):
             self._send_end(End(EndStatus.COMPLETE, self._next, self._digest))
             self._note_end()
-            if self.end is not None and not self.flights and self.end.state is ReceiptState.DONE:
-                self.close(TransferStatus.COMPLETE)
-            elif self.end is not None and self.end.state is ReceiptState.FAILED:
-                self._lost(self.end.reason)
+            if not self.flights:
+                self._conclude()
         if self.open and self.site.clock() >= self._stalls_at:
             self._stalled()
 
     def closed(self, status: TransferStatus) -> None:
-        self._broke_off = any(flight.receipt.state is ReceiptState.FAILED for flight in self.flights.values())
+        sent = (*(flight.receipt for flight in self.flights.values()), *([self.end] if self.end is not None else ()))
+        self._broke_off = not self._said_again and any(receipt.state is ReceiptState.FAILED for receipt in sent)
         if not self._broke_off:
             self._send_end(End(_END_STATUS[status], self._next, self._digest))
 
@@ -131,6 +131,16 @@ class Outbound(Leg):
         self.fail(
             TransferFailed(f"The decode worker {self.ticket.target} {refused}.", remedy="The request is retried.")
         )
+
+    def _conclude(self) -> None:
+        """Every unit was taken. An End that is lost then is all that the peer lacks: it is said again."""
+        assert self.end is not None
+        if self.end.state is ReceiptState.DONE:
+            self.close(TransferStatus.COMPLETE)
+        elif self.end.state is ReceiptState.FAILED and self._said_again:
+            self._lost(self.end.reason)
+        elif self.end.state is ReceiptState.FAILED:
+            self._say_again(End(EndStatus.COMPLETE, self._next, self._digest))
 
     def _send_next(self) -> bool:
         """Send the next unit if its blocks are computed, the window and the peer's share are open and there is a
@@ -192,13 +202,18 @@ class Outbound(Leg):
             self._sent(0)
 
     def _say_that_it_broke_off(self) -> None:
-        """Once, by another connection if the peer is there. What it did not take will not come any more.
+        """What the peer did not take will not come any more.
 
         An End that was under way went the same way as the units; one that was taken promised them, and is the last.
         """
         if self.end is None or self.end.state is ReceiptState.FAILED:
-            self._broke_off, self.end = False, None
-            self._send_end(End(EndStatus.FAILED, self.settled_units, b""))
+            self._broke_off = False
+            self._say_again(End(EndStatus.FAILED, self.settled_units, b""))
+
+    def _say_again(self, end: End) -> None:
+        """By another connection, if the peer is there. Once: a second time it is not, most likely."""
+        self._said_again, self.end = True, None
+        self._send_end(end)
 
     def _note_end(self) -> None:
         """Stop the clock of an End that is settled."""

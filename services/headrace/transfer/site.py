@@ -14,6 +14,7 @@ from headrace.transfer.link import Link
 from headrace.transfer.neutral import wire_pages
 from headrace.transfer.peers import Patience, Peers
 from headrace.transfer.slabs import SlabPool
+from headrace.transfer.sources import Sources
 from headrace.transfer.throughput import Throughput
 from headrace.transfer.wire import Refusal
 
@@ -29,8 +30,8 @@ class TransferOptions:
     must get there in that time. short_s: or when the peer took other frames and not this transfer's.
     drain_s: how long a sender waits, after a transfer's end, for a peer that takes nothing before it gives the peer
     up. linger_s: how long a receiver that gave up still listens for the sender's End.
-    overdue_s: a receiver fails when a frame does not come for so long though what was sent after it is here. Senders
-    see most of that themselves, and earlier.
+    beyond_s: a receiver waits for what was certainly sent, as what came behind it shows, so much longer than its sender
+    does.
     quarantine_limit, quarantine_s: with more slabs in quarantine for longer the link is replaced.
     rebuilds: how often in an hour a link may be replaced; a worker that needs it more often is broken.
     """
@@ -44,7 +45,7 @@ class TransferOptions:
     short_s: float = 30.0
     drain_s: float = 5.0
     linger_s: float = 30.0
-    overdue_s: float = 10.0
+    beyond_s: float = 5.0
     quarantine_limit: int = 8
     quarantine_s: float = 1.0
     rebuilds: int = 3
@@ -59,6 +60,11 @@ class TransferOptions:
         """With the peer of a transfer that is over."""
         return Patience(self.drain_s, max(self.drain_s, self.short_s))
 
+    @property
+    def overdue_patience(self) -> Patience:
+        """Of a receiver with what was sent to it: its sender has given that up, or its link says that it was taken."""
+        return Patience(self.silent_s + self.beyond_s, self.short_s + self.beyond_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -70,6 +76,7 @@ class Site:
     send_slabs: SlabPool
     receive_slabs: SlabPool
     peers: Peers
+    sources: Sources
     throughput: Throughput
     options: TransferOptions
     metrics: TransferMetrics

@@ -16,6 +16,7 @@ from headrace.transfer.link import LinkFactory
 from headrace.transfer.peers import NEVER, Peers
 from headrace.transfer.site import Site, TransferOptions
 from headrace.transfer.slabs import SlabPool, SlabState
+from headrace.transfer.sources import Sources
 from headrace.transfer.throughput import Throughput
 from headrace.transfer.transfers import Transfers
 from headrace.transfer.wire import HEADER_BYTES, Refusal
@@ -56,6 +57,7 @@ class Tenure:
                 send_slabs=sending,
                 receive_slabs=receiving,
                 peers=peers,
+                sources=Sources(),
                 throughput=self._throughput,
                 options=options,
                 metrics=metrics,

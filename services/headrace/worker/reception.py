@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from headrace.core.blocks import blocks_for
-from headrace.core.errors import HeadraceError, InvalidRequest, TakenUp
+from headrace.core.errors import HeadraceError, InvalidRequest, TakenUp, WorkerLost
 from headrace.core.jobs import (
     Abort,
     Activate,
@@ -127,9 +127,11 @@ class Reception:
         if live is not None and live.outcome is None:
             # An ending would speak for the job that lives.
             log.warning("job.duplicate", job=str(job.key), router=outbox.router)
-        elif error := self._fatal():
+        elif (error := self._fatal()) and (isinstance(error, WorkerLost) or job.kind is not JobKind.EXPORT):
             self._reject(job, outbox, error)
-        elif live is not None or self._has_no_place_for(job):
+        elif error or live is not None or self._has_no_place_for(job):
+            # Of an export too whose pages cannot leave any more: an ending would have its router wonder whether they
+            # are all where they were to go.
             outbox.reply(Busy(job.key, RETRY_AFTER_S))
         else:
             self._begin(job, outbox)

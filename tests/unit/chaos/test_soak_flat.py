@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from headrace.chaos.soak.flat import Series, ends, risen, series, warm_up
+from headrace.chaos.soak.flat import Series, ends, risen, series, unjudged, warm_up
 from headrace.chaos.soak.sample import COUNTS, HELD, MEMORY, THREADS, Sample
 
 LAPS = 15
@@ -107,6 +107,33 @@ def test_a_short_soak_finds_what_grows_by_more_than_it_wavers() -> None:
 
 def test_too_few_laps_judge_no_trend() -> None:
     assert of([20, 40, 60]) == ()
+
+
+@pytest.mark.parametrize("few", [1, 2, 3])
+def test_it_is_said_of_too_few_laps_that_they_judge_no_trend(few: int) -> None:
+    sentence = unjudged(few, 5000)
+    assert sentence.startswith(f"So few laps ({few}) do not show whether anything grows")
+    assert sentence.count(".") == 1
+
+
+@pytest.mark.parametrize(("many", "requests"), [(4, 50000), (7, 50000), (15, 2000)])
+def test_it_is_said_of_a_short_soak_what_it_does_not_judge(many: int, requests: int) -> None:
+    assert unjudged(many, requests).startswith("Whether memory and threads grow is not judged")
+
+
+@pytest.mark.parametrize(("many", "requests"), [(8, 4000), (15, 5000)])
+def test_nothing_is_said_where_all_is_judged(many: int, requests: int) -> None:
+    assert unjudged(many, requests) == ""
+
+
+@pytest.mark.parametrize("requests", [100, 2000, 5000])
+@pytest.mark.parametrize("many", range(1, 20))
+def test_what_is_said_to_be_judged_is(many: int, requests: int) -> None:
+    """Of a measure that grows beyond all bounds with every lap."""
+    sentence = unjudged(many, requests)
+    for measure in (MEMORY, *COUNTS):
+        found = of([(100 + 50 * lap) * MIB for lap in range(many)], measure, requests=requests)
+        assert bool(found) == (not sentence or (measure not in {MEMORY, THREADS} and sentence.startswith("Whether")))
 
 
 def test_samples_become_a_series_a_process_by_name_and_measure() -> None:

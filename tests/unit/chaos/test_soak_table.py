@@ -58,6 +58,16 @@ def test_the_page_says_of_which_tree_it_tells_and_of_every_process() -> None:
     assert "not flat." in markdown(outcome(leak=1), "")
 
 
+def test_a_soak_of_few_laps_says_that_it_judges_little() -> None:
+    few = Outcome(0, [LinkOutcome("tcp", outcome().links[0].rows[:3], (), 60.0)], (), "", 61.0)
+    sentence = "So few laps (3) do not show whether anything grows"
+    shown = io.StringIO()
+    print_outcome(few, Console(file=shown))
+    assert sentence in shown.getvalue()
+    assert sentence in markdown(few, "")
+    assert as_json(few)["links"][0]["unjudged"].startswith(sentence)
+
+
 def test_json_has_every_sample_and_the_sums() -> None:
     told = as_json(outcome(leak=1))
     assert (told["requests"], told["clean"]) == (900, False)

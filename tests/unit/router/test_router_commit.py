@@ -7,7 +7,8 @@ from held_handover import held_handover
 from scripted_worker import expected
 from toy_cluster import ToyCluster, ask, cluster, collect, ids
 
-from headrace.core.errors import TransferFailed, WorkerLost
+from headrace.core.errors import DeadlineExceeded, TransferFailed, WorkerLost
+from headrace.core.lifecycle import Phase
 from headrace.router.retries import Fault
 
 
@@ -119,6 +120,33 @@ async def test_a_caller_that_leaves_in_doubt_leaves_nothing() -> None:
         await asyncio.gather(reading, return_exceptions=True)
         await stream.aclose()
         await toy.quiet()
+
+
+@pytest.mark.parametrize("point", ["activate", "commit"])
+async def test_a_decode_worker_that_lives_and_never_commits_is_waited_for_until_the_deadline(point: str) -> None:
+    """Its prefill worker has handed over. The workers' own clocks are shorter: this is for one whose clocks stand."""
+    async with cluster(prefill=1, decode=2) as toy:
+        p = toy.worker("p1")
+        for name in ("d1", "d2"):
+            toy.worker(name).silent.add(point)
+        stream = toy.router.generate(ask(timeout_s=0.5))
+        first = await anext(stream)
+        assert first.token_ids == (expected(3, 1)[0],)
+        with pytest.raises(DeadlineExceeded, match=r"^The answer was not complete after 0\.5 s\."):
+            await anext(stream)
+        await p.passed("handover")
+        told = await toy.router.explain("r1")
+        assert (told.outcome, len(told.routes)) == ("deadline_exceeded", 1)
+        assert [move.after for move in told.transitions[-2:]] == [Phase.TRANSFERRING, Phase.FAILED]
+        # The decode worker is told to let go, the prefill worker is done with it, and no retry was spent.
+        d = toy.workers[told.routes[0].decode]
+        await d.until(lambda: len(d.aborts) == 1)
+        assert (p.aborts, retries(toy)) == ([], 0)
+        await toy.quiet()
+        # The next request finds them as they were.
+        for name in ("d1", "d2"):
+            toy.worker(name).silent.clear()
+        assert ids(await collect(toy, ask("r2"))) == expected(3, 6)
 
 
 async def test_both_ends_may_die_while_it_is_in_doubt() -> None:

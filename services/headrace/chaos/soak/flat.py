@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from headrace.chaos.soak.sample import HELD, MEMORY, THREADS, Sample
+from headrace.chaos.soak.sample import COUNTS, HELD, MEMORY, THREADS, Sample
 
 # Growth of memory from the first third of the laps to the last that is no leak: the larger of these.
 MEMORY_BYTES, MEMORY_SHARE = 3 * 2**20, 0.03
@@ -64,20 +64,37 @@ def risen(everything: Iterable[Series], requests: int) -> tuple[str, ...]:
     return tuple(sentence for each in everything if (sentence := _rise(each, requests)))
 
 
+def unjudged(laps: int, requests: int) -> str:
+    """What a soak of so many laps and requests does not judge, in one sentence; "" if there is nothing of the kind."""
+    measures = [measure for measure in (MEMORY, *COUNTS) if not _is_judged(measure, laps, requests)]
+    if not measures:
+        return ""
+    if len(measures) > len(_SLOW):
+        return f"So few laps ({laps}) do not show whether anything grows: only what is held at rest is judged."
+    return (
+        f"Whether {' and '.join(measures)} grow is not judged: that takes {_SLOWLY} requests that warm up, and {_MANY}"
+        f" laps behind them."
+    )
+
+
 def _rise(each: Series, requests: int) -> str:
     if each.measure in HELD:
         return f"{each.member} holds {each.measure} at rest: {_listed(each)}" if any(each.values) else ""
-    laps, early = len(each.values), warm_up(len(each.values))
-    judged = each.values[early:]
-    if len(judged) < _LEAST:
+    if not _is_judged(each.measure, len(each.values), requests):
         return ""
-    if each.measure in _SLOW and (len(judged) < _MANY or requests * early / laps < _SLOWLY):
-        return ""
+    judged = each.values[warm_up(len(each.values)) :]
     if each.measure == MEMORY:
         rises = _memory_rises(judged, lasting=each.lives == 1)
     else:
         rises = _rises(judged, 0 if len(judged) >= _MANY else _WAVERS)
     return f"{each.member} has more {each.measure} lap by lap: {_listed(each)}" if rises else ""
+
+
+def _is_judged(measure: str, laps: int, requests: int) -> bool:
+    early = warm_up(laps)
+    if laps - early < _LEAST:
+        return False
+    return measure not in _SLOW or (laps - early >= _MANY and requests * early / laps >= _SLOWLY)
 
 
 def _rises(values: Sequence[int], allowed: float) -> bool:

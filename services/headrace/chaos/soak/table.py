@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.chaos.page import Place, table_line
-from headrace.chaos.soak.flat import Series, ends, risen, series
+from headrace.chaos.soak.flat import Series, ends, risen, series, unjudged
 from headrace.chaos.soak.lap import LapRow
 from headrace.chaos.soak.sample import COUNTS, HELD, MEMORY
 from headrace.chaos.verdict import Counts, total
@@ -41,6 +41,11 @@ class LinkOutcome:
     @property
     def risen(self) -> tuple[str, ...]:
         return risen(self.series, sum(self.states.values()))
+
+    @property
+    def unjudged(self) -> str:
+        """What there were too few laps or requests to judge, as a sentence; "" if nothing."""
+        return unjudged(len(self.rows), sum(self.states.values()))
 
     @property
     def counts(self) -> Counts:
@@ -101,6 +106,7 @@ def _link_json(each: LinkOutcome) -> dict[str, Any]:
         "strokes": dict(each.strokes),
         "counts": asdict(each.counts),
         "risen": list(each.risen),
+        "unjudged": each.unjudged,
         "hung_at_the_end": list(each.hung),
         "series": [{**asdict(one), "values": list(one.values)} for one in each.series],
         "laps": [_lap_json(row) for row in each.rows],
@@ -130,6 +136,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
             table.add_row(*cells)
         console.print(_summary(each), highlight=False, markup=False)
         console.print(table)
+        if each.unjudged:
+            console.print(each.unjudged, highlight=False, markup=False)
     found = [sentence for each in outcome.links for sentence in _found(each)] + list(outcome.remains)
     for sentence in found[:_MOST_SHOWN]:
         console.print(sentence, highlight=False, markup=False)
@@ -149,6 +157,7 @@ def markdown(outcome: Outcome, commit: str) -> str:
         titles = _titles(each)
         lines += ["", _summary(each), "", table_line(titles), table_line(["---", *["---:"] * (len(titles) - 1)])]
         lines += [table_line(cells) for cells in _figures(each)]
+        lines += ["", each.unjudged] if each.unjudged else []
     found = [sentence for each in outcome.links for sentence in _found(each)] + list(outcome.remains)
     lines += ["", *(f"- {sentence}" for sentence in found)] if found else []
     if outcome.why_whole:
