@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 # Tests that compute in one process; the others start clusters, and want the machine to themselves.
-SIDE_BY_SIDE := tests/unit tests/kernels tests/oracle
+SIDE_BY_SIDE := tests/unit tests/kernels tests/oracle \
+	$(wildcard tests/contract/test_*engine*.py tests/contract/test_*kernels*.py tests/contract/test_*model*.py) \
+	$(wildcard tests/deploy/test_helm_[!s]*.py tests/deploy/test_dash*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help install up test check proto tree oracle bench performance chaos soak gpu images clean
