@@ -24,7 +24,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from headrace import config_flags
+from headrace import config_flags, config_help
 from headrace.config_file import Document, Names, Values, load
 from headrace.core.errors import StartupError
 
@@ -239,18 +239,23 @@ def read(config: type[Config], arguments: Sequence[str], command: str = "") -> C
         over = _over_file(type(first), load(first.config, NAMES), getattr(first, "pool", ""))
         return _parsed(over, arguments, command)
     except ValidationError as error:
-        mistakes = [f"{_flag(item['loc'])}: {item['msg'].rstrip('.')}." for item in error.errors()]
+        mistakes = [f"{config_flags.named(item['loc'], config)}: {item['msg'].rstrip('.')}." for item in error.errors()]
         raise StartupError(" ".join(mistakes), remedy="See --help.") from None
     except SettingsError as error:
         if str(error).startswith(config_flags.COMPLAINT):
-            raise config_flags.misread(str(error), config.model_fields) from None
+            raise config_flags.misread(str(error), config) from None
         raise StartupError(
             f"{_unreadable(config)} cannot be read.", remedy='A variable with several values is JSON: ["one", "two"].'
         ) from None
 
 
 def _parsed(config: type[Config], arguments: Sequence[str], command: str) -> Config:
-    source = CliSettingsSource[Any](config, cli_prog_name=f"headrace {command}".strip(), cli_exit_on_error=False)
+    source = CliSettingsSource[Any](
+        config,
+        cli_prog_name=f"headrace {command}".strip(),
+        cli_exit_on_error=False,
+        add_argument_method=config_help.add_argument,
+    )
     return CliApp.run(config, cli_args=list(arguments), cli_settings_source=source)
 
 
@@ -290,11 +295,6 @@ def _unreadable(config: type[BaseSettings]) -> str:
     """The variables of which one is at fault: those that hold several values. pydantic does not say which."""
     several = [f"{_PREFIX}{name.upper()}" for name, field in config.model_fields.items() if field.default == ()]
     return " or ".join(name for name in several if name in os.environ) or "The configuration"
-
-
-def _flag(location: tuple[int | str, ...]) -> str:
-    name = str(location[0]) if location else "configuration"
-    return f"--{name.replace('_', '-')}"
 
 
 def derive(target: type[Process], source: ProcessConfig, **own: object) -> Process:
