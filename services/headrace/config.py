@@ -27,11 +27,13 @@ from pydantic_settings import (
 from headrace import config_flags, config_help
 from headrace.config_file import Document, Names, Values, load
 from headrace.core.errors import StartupError
+from headrace.store.address import without_secrets
 
 _DEFAULT_MODEL = "smollm2-135m"
 CACHE_DIR = Path("~/.cache/headrace")
 LOOPBACK = "127.0.0.1"
 _PREFIX = "HEADRACE_"
+_HIDDEN = "***"
 
 
 def _showable(key: SecretStr) -> SecretStr:
@@ -304,8 +306,23 @@ def derive(target: type[Process], source: ProcessConfig, **own: object) -> Proce
 
 
 def effective(config: ProcessConfig) -> dict[str, object]:
-    """Every field but the secrets, in plain types: for people and logs."""
-    return {name: value for name, value in config.model_dump(mode="json").items() if not _secret(getattr(config, name))}
+    """Every field in plain types, for people and logs: of a secret whether there is one, of Redis also which."""
+    return {name: _shown(name, getattr(config, name), plain) for name, plain in config.model_dump(mode="json").items()}
+
+
+def _shown(name: str, value: object, plain: object) -> object:
+    if isinstance(value, tuple):
+        return [_HIDDEN for _ in value]
+    if not isinstance(value, SecretStr):
+        return plain
+    secret = value.get_secret_value()
+    return _shown_redis(secret) if name == "redis_url" and secret else _HIDDEN if secret else ""
+
+
+def _shown_redis(url: str) -> str:
+    """With a mark where secrets were left out."""
+    shown = without_secrets(url)
+    return shown if shown == url or _HIDDEN in shown else shown.replace("://", f"://{_HIDDEN}@", 1)
 
 
 def arguments(config: ProcessConfig) -> list[str]:
