@@ -69,7 +69,7 @@ soak: install  ## thousands of requests under cancels, deaths and drains, as roo
 gpu: install  ## every kernel on a CUDA machine: tests, oracle tests, and a table of speeds
 	PYTHONPATH=tests $(BIN)/python tests/bench/gpu.py
 
-images:  ## both images with buildah, started in a chroot
+images:  ## check that both images build and start, as root (minutes, 6 GB; buildah, debootstrap); KEEP=1 leaves them
 	deploy/build_images.sh $(ARGS)
 
 clean:  ## remove .venv and caches
