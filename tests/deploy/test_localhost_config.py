@@ -1,8 +1,11 @@
-"""README's commands for processes one by one, as they stand there: with the sample for one host they serve a chat."""
+"""README's commands for processes one by one, as they stand there: with the sample for one host they serve a chat, and
+the documented call over gRPC."""
 
 import re
 import shlex
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -29,14 +32,25 @@ def readme_commands() -> list[str]:
     return [line.partition(" #")[0].strip() for line in block.splitlines()]
 
 
+def grpc_example() -> str:
+    """The program that docs/api.md gives."""
+    (program,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/api.md").read_text(), re.DOTALL | re.MULTILINE)
+    return program
+
+
+Local = Callable[[str], str]
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[dict[str, Running]]:
-    """Every process of the block, on free ports instead of the sample's and with the fake engine."""
+def local() -> Local:
+    """A text with free ports instead of the sample's."""
     here = dict(zip(("6379", "8000", "9000"), map(str, free_ports(3)), strict=True))
+    return lambda text: re.sub(r"\b(6379|8000|9000)\b", lambda match: here[match[1]], text)
 
-    def local(text: str) -> str:
-        return re.sub(r"\b(6379|8000|9000)\b", lambda match: here[match[1]], text)
 
+@pytest.fixture
+def cluster(local: Local, tmp_path: Path) -> Iterator[dict[str, Running]]:
+    """Every process of the block, with the fake engine."""
     config = tmp_path / "localhost.yaml"
     config.write_text(local((ROOT / CONFIG).read_text()))
     services = []
@@ -57,15 +71,18 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, Running]]:
         yield started
 
 
-def test_the_readmes_commands_serve_a_chat(cluster: dict[str, Running]) -> None:
+def test_the_readmes_commands_serve_a_chat(cluster: dict[str, Running], local: Local) -> None:
     assert set(cluster) == {"redis-server", "frontend", "prefill", "decode"}
-    url = cluster["frontend"].health[-1].removesuffix("/ready")
+    url = local("http://127.0.0.1:8000")
     words = " ".join(f"word{place}" for place in range(60))
     with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
         asked = {"messages": [{"role": "user", "content": words}], "max_tokens": 8, "ignore_eos": True}
         answer = client.post("/v1/chat/completions", json=asked).raise_for_status().json()
         assert answer["usage"]["completion_tokens"] == 8
         assert 'headrace_kv_transfers_total{direction="received",' in client.get("/metrics").text
+    program = [sys.executable, "-c", local(grpc_example())]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip() != "") == (0, True), done.stderr
     for name in ("prefill", "decode", "frontend"):
         assert cluster[name].stop(STOP_WITHIN_S) == 0, name
 
