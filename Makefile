@@ -65,13 +65,13 @@ performance: install  ## the tables of docs/performance.md, on a quiet machine; 
 chaos: install  ## the fault matrix on real processes, as root (most of an hour); ARGS=--subset=ci: minutes
 	$(BIN)/headrace chaos --report=docs/chaos.md $(ARGS)
 
-soak: install  ## thousands of requests under cancels, deaths and drains, as root (a quarter of an hour); ARGS=--link=tcp
+soak: install  ## thousands of requests under cancels, deaths and drains, as root (8 minutes on two cores); ARGS=--link=tcp
 	$(BIN)/headrace soak --report=docs/soak.md $(ARGS)
 
 gpu: install  ## every kernel on a CUDA machine: tests, oracle tests, and a table of speeds
 	PYTHONPATH=tests $(BIN)/python tests/bench/gpu.py
 
-images:  ## both images with buildah, started in a chroot
+images:  ## check that both images build and start, as root (minutes, 6 GB; buildah, debootstrap); KEEP=1 leaves them
 	deploy/build_images.sh $(ARGS)
 
 clean:  ## remove .venv and caches

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Builds both images with buildah, without a container engine, and starts what was built in a chroot.
+# Checks that both images can be built and start: with buildah, without a container engine, in a chroot.
 #
 # The base is a Debian made here by debootstrap, so that no image registry is needed. A host that reaches its package
 # index through a CA or a pip.conf of its own lends both to the base: the Dockerfiles know nothing of it.
-# Needs root, buildah and debootstrap. Takes minutes, and about 6 GB while it runs; leaves nothing behind.
+# Needs root, buildah and debootstrap. Takes minutes, and about 6 GB while it runs; leaves nothing behind, and of other
+# images everything.
 #
 #   deploy/build_images.sh [control] [worker]    which ones; both by default
 #   KEEP=1                                       leave the images headrace-control and headrace-worker
@@ -25,13 +26,16 @@ done
 readonly SUITE=bookworm BASE=localhost/headrace-base
 readonly HOST_FILES=(/etc/ssl/certs/ca-certificates.crt /etc/pip.conf)
 work=$(mktemp --directory)
-images=("$BASE")
+# Names this run. What is built on the base inherits the label, images without a name included.
+readonly RUN=${work##*/}
+readonly LABEL=org.headrace.build=$RUN
 
 clean_up() {
     if [[ -z ${KEEP:-} ]]; then
-        buildah rmi --force "${images[@]}" >/dev/null 2>&1 || true
-        buildah rmi --prune --force >/dev/null 2>&1 || true
+        buildah images --all --quiet --no-trunc --filter "label=$LABEL" | sort --unique \
+            | xargs --no-run-if-empty buildah rmi --force >/dev/null 2>&1 || true
     fi
+    buildah rm "$RUN" >/dev/null 2>&1 || true
     rm -rf --one-file-system "$work"
 }
 
@@ -51,21 +55,27 @@ make_base() {
         printf '[global]\nfind-links = /var/lib/wheels\n' >"$work/base/etc/xdg/pip/pip.conf"
     fi
     local container
-    container=$(buildah from scratch)
+    container=$(buildah from --name "$RUN" scratch)
+    buildah config --label "$LABEL" "$container"
     buildah add --quiet "$container" "$work/base" / >/dev/null
     buildah commit --quiet --rm "$container" "$BASE" >/dev/null
     rm -rf --one-file-system "$work/base"
     say base "$((SECONDS - began))" "$SUITE"
 }
 
+# hint LOG: what may help where torch's own index cannot be reached
+hint() {
+    [[ -z ${TORCH_CPU_INDEX_URL+set} ]] && grep --quiet "No matching distribution found for torch" "$1" || return 0
+    echo "torch's index cannot be reached: try TORCH_CPU_INDEX_URL= to take torch from wherever pip looks." >&2
+}
+
 # build NAME: the image headrace-NAME of docker/NAME.Dockerfile
 build() {
     local began=$SECONDS image="localhost/headrace-$1" arguments=()
     [[ -z ${TORCH_CPU_INDEX_URL+set} ]] || arguments+=(--build-arg "TORCH_CPU_INDEX_URL=$TORCH_CPU_INDEX_URL")
-    images+=("$image")
     buildah bud --isolation=chroot --format=docker --build-arg "BASE=$BASE" "${arguments[@]}" \
         --file "docker/$1.Dockerfile" --tag "$image" . >"$work/$1.log" 2>&1 \
-        || { tail -n 40 "$work/$1.log" >&2; exit 1; }
+        || { tail -n 40 "$work/$1.log" >&2; hint "$work/$1.log"; exit 1; }
     say "built $1" "$((SECONDS - began))" \
         "$(buildah images --format '{{.Size}}' "$image")"
 }

@@ -24,14 +24,16 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from headrace import config_flags
+from headrace import config_flags, config_help
 from headrace.config_file import Document, Names, Values, load
 from headrace.core.errors import StartupError
+from headrace.store.address import without_secrets
 
 _DEFAULT_MODEL = "smollm2-135m"
 CACHE_DIR = Path("~/.cache/headrace")
 LOOPBACK = "127.0.0.1"
 _PREFIX = "HEADRACE_"
+_HIDDEN = "***"
 
 
 def _showable(key: SecretStr) -> SecretStr:
@@ -239,18 +241,23 @@ def read(config: type[Config], arguments: Sequence[str], command: str = "") -> C
         over = _over_file(type(first), load(first.config, NAMES), getattr(first, "pool", ""))
         return _parsed(over, arguments, command)
     except ValidationError as error:
-        mistakes = [f"{_flag(item['loc'])}: {item['msg'].rstrip('.')}." for item in error.errors()]
+        mistakes = [f"{config_flags.named(item['loc'], config)}: {item['msg'].rstrip('.')}." for item in error.errors()]
         raise StartupError(" ".join(mistakes), remedy="See --help.") from None
     except SettingsError as error:
         if str(error).startswith(config_flags.COMPLAINT):
-            raise config_flags.misread(str(error), config.model_fields) from None
+            raise config_flags.misread(str(error), config) from None
         raise StartupError(
             f"{_unreadable(config)} cannot be read.", remedy='A variable with several values is JSON: ["one", "two"].'
         ) from None
 
 
 def _parsed(config: type[Config], arguments: Sequence[str], command: str) -> Config:
-    source = CliSettingsSource[Any](config, cli_prog_name=f"headrace {command}".strip(), cli_exit_on_error=False)
+    source = CliSettingsSource[Any](
+        config,
+        cli_prog_name=f"headrace {command}".strip(),
+        cli_exit_on_error=False,
+        add_argument_method=config_help.add_argument,
+    )
     return CliApp.run(config, cli_args=list(arguments), cli_settings_source=source)
 
 
@@ -292,11 +299,6 @@ def _unreadable(config: type[BaseSettings]) -> str:
     return " or ".join(name for name in several if name in os.environ) or "The configuration"
 
 
-def _flag(location: tuple[int | str, ...]) -> str:
-    name = str(location[0]) if location else "configuration"
-    return f"--{name.replace('_', '-')}"
-
-
 def derive(target: type[Process], source: ProcessConfig, **own: object) -> Process:
     """A configuration of another process: the fields that both have, from `source`, and those of its `own`."""
     shared = {name: getattr(source, name) for name in target.model_fields if name in type(source).model_fields}
@@ -304,8 +306,23 @@ def derive(target: type[Process], source: ProcessConfig, **own: object) -> Proce
 
 
 def effective(config: ProcessConfig) -> dict[str, object]:
-    """Every field but the secrets, in plain types: for people and logs."""
-    return {name: value for name, value in config.model_dump(mode="json").items() if not _secret(getattr(config, name))}
+    """Every field in plain types, for people and logs: of a secret whether there is one, of Redis also which."""
+    return {name: _shown(name, getattr(config, name), plain) for name, plain in config.model_dump(mode="json").items()}
+
+
+def _shown(name: str, value: object, plain: object) -> object:
+    if isinstance(value, tuple):
+        return [_HIDDEN for _ in value]
+    if not isinstance(value, SecretStr):
+        return plain
+    secret = value.get_secret_value()
+    return _shown_redis(secret) if name == "redis_url" and secret else _HIDDEN if secret else ""
+
+
+def _shown_redis(url: str) -> str:
+    """With a mark where secrets were left out."""
+    shown = without_secrets(url)
+    return shown if shown == url or _HIDDEN in shown else shown.replace("://", f"://{_HIDDEN}@", 1)
 
 
 def arguments(config: ProcessConfig) -> list[str]:

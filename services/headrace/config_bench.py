@@ -22,7 +22,7 @@ class BenchConfig(BaseSettings):
 
     model_config = ProcessConfig.model_config
 
-    action: CliPositionalArg[Literal["engine", "handoff"]] = Field(description="what is measured")
+    action: CliPositionalArg[Literal["engine", "handoff"]] = Field(description="engine or handoff: what is measured")
     model: str = Field(_workers("model"), description="alias, directory, .gguf file or hub id")
     batch: tuple[PositiveInt, ...] = Field((1, 8, 32), description="answers at once, such as 1,8,32")
     context: tuple[PositiveInt, ...] = Field((128, 1024), description="tokens before each answer, such as 128,1024")

@@ -86,5 +86,5 @@ class CheckConfig(BaseSettings):
 
     model_config = ProcessConfig.model_config
 
-    action: CliPositionalArg[Literal["check"]] = Field(description="what to do with the file")
+    action: CliPositionalArg[Literal["check"]] = Field(description="check: what to do with the file")
     file: CliPositionalArg[Path] = Field(description="the YAML file")

@@ -105,6 +105,50 @@ def test_control_starts_where_nothing_heavy_is_installed(command: str) -> None:
     assert f"headrace {command}" in done.stdout
 
 
+# Stands for buildah and debootstrap where a build fails: writes down what it was asked for, and fails as pip does.
+FAILING_BUILDAH = """#!/bin/sh
+echo "$*" >>"$ASKED"
+case "$1" in
+    from) echo container ;;
+    images) echo sha256:own ;;
+    bud) echo "ERROR: No matching distribution found for $MISSING"; exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the script wants root")
+@pytest.mark.parametrize(
+    ("missing", "index", "hinted"),
+    [("torch<2.14,>=2.13", {}, True), ("torch", {"TORCH_CPU_INDEX_URL": ""}, False), ("grpcio", {}, False)],
+)
+def test_a_build_that_fails_leaves_what_is_not_its_own(
+    missing: str, index: dict[str, str], hinted: bool, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+    for name, text in {
+        "buildah": FAILING_BUILDAH,
+        "debootstrap": '#!/bin/sh\nfor last; do :; done\nmkdir "$last"',
+    }.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    inherited = {name: value for name, value in os.environ.items() if name not in {"KEEP", "TORCH_CPU_INDEX_URL"}}
+    own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ASKED": str(asked), "MISSING": missing, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        ["/bin/bash", SCRIPT, "worker"],
+        env={**inherited, **own, **index},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert ("try TORCH_CPU_INDEX_URL= " in done.stderr.splitlines()[-1]) is hinted
+    commands = [line.split() for line in asked.read_text().splitlines()]
+    (label,) = (words[2] for words in commands if words[:2] == ["config", "--label"])
+    assert ["images", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}"] in commands
+    assert [words for words in commands if words[0] == "rmi"] == [["rmi", "--force", "sha256:own"]]
+
+
 def test_the_build_is_skipped_with_a_reason_where_it_cannot_be_done() -> None:
     bare = {**os.environ, "PATH": "/nowhere"}
     done = subprocess.run(["/bin/bash", SCRIPT], env=bare, capture_output=True, text=True, timeout=30, check=False)

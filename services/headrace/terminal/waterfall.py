@@ -15,16 +15,20 @@ def parts(waterfall: list[dict[str, Any]]) -> Table:
     table.columns[2].justify = "right"
     began = 0.0
     for part in waterfall:
-        bar = _bar(began, began + part["seconds"], whole)
-        table.add_row(part["stage"], str(part["attempt"]), f"{part['seconds'] * 1000:.1f}", bar)
+        took = f"{part['seconds'] * 1000:.1f}"
+        bar = _bar(began, began + part["seconds"], whole) if float(took) else ""
+        table.add_row(part["stage"], str(part["attempt"]), took, bar)
         began += part["seconds"]
     return table
 
 
 def transfers(notes: list[dict[str, Any]]) -> Table:
-    """What each end saw of the pages that moved, by its own clock."""
-    table = Table("", "attempt", "bytes", "messages", "ms", "exposed ms", "hidden", title="pages moved")
-    table.box, table.pad_edge, table.title_justify = None, False, "left"
+    """What each end saw of the pages that moved, by its own clock: what one waited for, the other may not have."""
+    table = Table(
+        "", "attempt", "bytes", "messages", "ms", "waited ms", "hidden", title="pages moved, as each end saw it"
+    )
+    table.caption = "a sender waits once its last page is computed, a receiver once it has the first token"
+    table.box, table.pad_edge, table.title_justify, table.caption_justify = None, False, "left", "left"
     for column in table.columns[2:]:
         column.justify = "right"
     for note in notes:
@@ -41,9 +45,7 @@ def transfers(notes: list[dict[str, Any]]) -> Table:
 
 
 def _bar(begin: float, end: float, whole: float) -> str:
-    """What is shown of `whole`: at least a sliver of each part."""
-    if whole <= 0:
-        return ""
+    """What is shown of `whole`, which is above 0: at least a sliver."""
     left = min(_WIDTH - 1, int(begin / whole * _WIDTH))
     right = max(left + 1, round(end / whole * _WIDTH))
     return " " * left + "█" * (right - left)

@@ -82,10 +82,47 @@ def test_a_missing_file_and_a_missing_pool_are_named(file: Path) -> None:
 def test_check_shows_every_process_and_no_secret(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HEADRACE_WORKER_TOKEN", "hidden-word")
+    for name in ("WORKER_TOKEN", "ADMIN_API_KEY"):
+        monkeypatch.setenv(f"HEADRACE_{name}", "hidden-word")
+    monkeypatch.setenv("HEADRACE_API_KEYS", '["hidden-word", "hidden-word-2"]')
     assert check(CheckConfig(action="check", file=file)) == 0
     shown = capsys.readouterr().out
     told = yaml.safe_load(shown)
     assert set(told) == {"frontend", "worker", "pool prefill", "pool decode"}
     assert told["pool decode"]["max_num_seqs"] == 32
     assert "hidden-word" not in shown
+    frontend = told["frontend"]
+    assert (frontend["worker_token"], frontend["admin_api_key"]) == ("***", "***")
+    assert frontend["api_keys"] == ["***", "***"]
+    assert told["pool decode"]["worker_token"] == "***"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
+        ("rediss://headrace:hush@db:6379/0", "rediss://***@db:6379/0"),
+        ("redis://:hush@db:6379", "redis://***@db:6379"),
+        ("redis://:hu@sh@db:6379", "redis://***@db:6379"),
+        ("redis://db:6379/0?password=hush", "redis://***@db:6379/0"),
+        ("redis://:hu/sh@db:6379", "redis://***@db:6379"),
+        ("redis://:hu?sh@db:6379", "redis://***"),
+        ("unix://:hush@/run/redis.sock?db=1", "unix://***@/run/redis.sock"),
+        ("unix:///run/redis.sock", "unix:///run/redis.sock"),
+        ("hush", "***"),
+        ("", ""),
+    ],
+)
+def test_check_shows_which_redis_and_never_its_password(
+    url: str, shown: str, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_REDIS_URL", url)
+    assert check(CheckConfig(action="check", file=file)) == 0
+    told = yaml.safe_load(capsys.readouterr().out)
+    assert {process["redis_url"] for process in told.values()} == {shown}
+
+
+def test_what_no_secret_was_given_for_is_shown_empty(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(CheckConfig(action="check", file=file)) == 0
+    frontend = yaml.safe_load(capsys.readouterr().out)["frontend"]
+    assert (frontend["worker_token"], frontend["admin_api_key"], frontend["api_keys"]) == ("", "", [])

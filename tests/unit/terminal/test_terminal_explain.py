@@ -54,15 +54,30 @@ def test_each_part_is_a_bar_where_it_lies(capsys: pytest.CaptureFixture[str]) ->
         ["commit", "1", "0.0"],
         ["decode", "1", "10.0"],
     ]
-    bars = [(row.index("█"), row.count("█")) for row in rows]
-    begin = bars[0][0]
-    assert [(left - begin, width) for left, width in bars] == [(0, 10), (10, 20), (30, 1), (30, 10)]
+    begin = rows[0].index("█")
+    bars = [(row.find("█") - begin, row.count("█")) for row in rows if "█" in row]
+    assert bars == [(0, 10), (10, 20), (30, 10)]
+
+
+@pytest.mark.parametrize(("seconds", "blocks"), [(0.0, 0), (0.00004, 0), (0.00006, 1), (0.001, 1)])
+def test_a_part_has_a_bar_if_it_has_a_time(seconds: float, blocks: int, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [("decode", 1.0), ("commit", seconds)]
+    explained({**TOLD, "waterfall": [{"stage": name, "attempt": 1, "seconds": took} for name, took in parts]})
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("commit"))
+    assert (row.count("█"), float(row.split()[2]) > 0) == (blocks, blocks > 0)
 
 
 def test_each_end_of_a_transfer_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     explained(TOLD)
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "taken by" in line)
     assert line.split() == ["taken", "by", "d1", "1", "1,234,567", "5", "20.0", "5.0", "75%"]
+
+
+def test_it_is_said_whose_waiting_each_line_of_a_transfer_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    """One transfer may be all hidden to the one end and not at all to the other."""
+    explained(TOLD)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "a sender waits once its last page is computed, a receiver once it has the first token" in shown
 
 
 def test_nothing_is_shown_of_a_request_without_parts(capsys: pytest.CaptureFixture[str]) -> None:
