@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -41,7 +41,7 @@ _INTERRUPTED = 130
 async def run(config: UpConfig) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit code: 130 if it was stopped before it was ready.
 
-    Raises StartupError if the cluster cannot come up; nothing is left then but, where a process failed, the logs."""
+    Raises StartupError if the cluster cannot come up; nothing is left then but, where a process ran, the logs."""
     logs.setup("up", level=_quiet(config.log_level), as_json=config.log_json)
     stop = await Stop.arm(lifeline=config.lifeline)
     files = await asyncio.to_thread(_preflight, config)
@@ -71,9 +71,11 @@ async def run(config: UpConfig) -> int:
 
 
 def _put_away(logs_directory: Path, *, keep: bool) -> None:
-    """Logs are of use where something failed; else nothing is left behind."""
+    """Logs are of use where something failed and was logged; else nothing is left behind."""
+    keep = keep and any(log.stat().st_size for log in logs_directory.glob("*"))
     if not keep:
-        shutil.rmtree(logs_directory)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(logs_directory)
     _say("ended", f"the logs stay in {logs_directory}" if keep else "nothing is left")
 
 

@@ -97,6 +97,7 @@ def test_a_plan_that_asks_for_what_is_not_there_ends_in_a_sentence() -> None:
     assert time.monotonic() - began < REFUSED_WITHIN_S_AT_WORST
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
+    assert ended.stdout.splitlines()[-1] == "ended  nothing is left"
     assert ended.stderr.startswith("headrace: 64 workers need 64 CPUs, and there are ")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -43,6 +44,12 @@ def assert_one_sentence(ended: "subprocess.CompletedProcess[str]", *words: str) 
         assert word in sentence
 
 
+def told(ended: "subprocess.CompletedProcess[str]") -> tuple[Path, str]:
+    """The directory of logs that it named, and what it said of it in the end."""
+    said = dict(line.split(maxsplit=1) for line in ended.stdout.splitlines())
+    return Path(said["logs"]), said["ended"]
+
+
 def test_a_port_in_use_is_named_with_the_flag_that_changes_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -74,7 +81,10 @@ def test_a_redis_that_is_away_is_one_sentence() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
-        assert_one_sentence(up("--engine=fake", f"--redis-url=redis://127.0.0.1:{port}/0"), "Redis", str(port))
+        ended = up("--engine=fake", f"--redis-url=redis://127.0.0.1:{port}/0")
+    assert_one_sentence(ended, "Redis", str(port))
+    logs, outcome = told(ended)
+    assert (logs.exists(), outcome) == (False, "nothing is left"), "nothing ran that could have logged anything"
     assert_one_sentence(up("--engine=fake", "--redis-url=http://127.0.0.1"), "Redis")
 
 
@@ -88,7 +98,11 @@ def test_mistakes_in_flags_and_environment_are_one_sentence() -> None:
 
 
 def test_a_state_file_that_cannot_be_written_is_one_sentence() -> None:
-    assert_one_sentence(up("--engine=fake", "--state-file=/nowhere/state.json"), "/nowhere/state.json", "--state-file")
+    ended = up("--engine=fake", "--state-file=/nowhere/state.json")
+    assert_one_sentence(ended, "/nowhere/state.json", "--state-file")
+    logs, outcome = told(ended)
+    assert outcome == f"the logs stay in {logs}"
+    shutil.rmtree(logs)
 
 
 def test_a_variable_that_cannot_be_read_is_one_sentence() -> None:
@@ -103,6 +117,22 @@ def test_neither_a_proxy_nor_our_own_variables_reach_into_the_cluster(tmp_path: 
     with running(tmp_path, "--engine=fake", "--host=127.0.0.1", environment=environment) as cluster:
         assert cluster.url.startswith("http://127.0.0.1:")
         assert cluster.state["prefill-0"]["address"].startswith("127.0.0.1:")
+
+
+def test_workers_that_were_told_to_leave_are_no_failure(tmp_path: Path) -> None:
+    """They come back, and after Ctrl-C there is nothing that anybody would want to read."""
+    with running(tmp_path, "--engine=fake", "--log-level=debug") as cluster:
+        for _ in range(2):
+            before = cluster.incarnation("decode-0")
+            httpx.post(f"{cluster.url}/v1/fleet/decode-0/drain", json={}, timeout=30).raise_for_status()
+            cluster.wait_reborn("decode-0", before)
+            eventually(lambda: cluster.incarnation("decode-0"), lambda now, old=before: now != old)
+        cluster.process.send_signal(signal.SIGINT)
+        said, _ = cluster.process.communicate(timeout=40)
+    assert said.splitlines()[-1] == "ended  nothing is left"
+    assert not Path(cluster.state["logs"]["path"]).exists()
+    log = (tmp_path / "up.log").read_text()
+    assert (log.count("process.left"), log.count("process.died")) == (2, 0)
 
 
 def test_ctrl_c_tells_everybody_how_the_answer_ended(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """The closing frame of a transfer whose connection breaks under it: said once more, over another one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from carrier_desk import Clock, Desk
-from carrier_pair import Pair, pairs_of_peers
+from carrier_pair import Pair
 from carrier_road import Road
 from test_carrier_overdue import hang_up
 from transfer_peer import Peer, until
@@ -12,7 +12,6 @@ from transfer_peer import Peer, until
 from headrace.core.ticket import Ticket
 from headrace.transfer.carrier import Side, TransferStatus
 from headrace.transfer.link import END_UNIT, FrameId, Receipt, ReceiptState
-from headrace.transfer.loopback import Switchboard
 from headrace.transfer.site import TransferOptions
 from headrace.transfer.slabs import SlabState
 
@@ -21,24 +20,8 @@ COMPLETE, FAILED = TransferStatus.COMPLETE, TransferStatus.FAILED
 
 
 @pytest.fixture
-def pair() -> Iterator[Callable[..., Pair]]:
-    with pairs_of_peers() as make:
-        yield make
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def desks(clock: Clock) -> Iterator[tuple[Desk, Desk]]:
-    """Prefill and decode."""
-    board = Switchboard()
-    made = Desk(board, clock, OPTIONS, 1), Desk(board, clock, OPTIONS, 0)
-    yield made
-    for desk in made:
-        desk.close()
+def desk_options() -> TransferOptions:
+    return OPTIONS
 
 
 def begin(prefill: Desk, decode: Desk, blocks: int) -> Ticket:

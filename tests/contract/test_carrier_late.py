@@ -1,7 +1,6 @@
 """The receiver's clock against its sender's: what a sender would still deliver is not given up where it goes to."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 from carrier_desk import Clock, Desk
@@ -10,7 +9,6 @@ from carrier_road import Road
 from headrace.core.ticket import Ticket
 from headrace.transfer.carrier import TransferStatus
 from headrace.transfer.link import FrameId
-from headrace.transfer.loopback import Switchboard
 from headrace.transfer.site import TransferOptions
 from headrace.transfer.slabs import SlabState
 
@@ -19,18 +17,8 @@ STALLS = "headrace_kv_transfer_stalls_total"
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def desks(clock: Clock) -> Iterator[tuple[Desk, Desk]]:
-    """Prefill and decode."""
-    board = Switchboard()
-    made = Desk(board, clock, OPTIONS, 1), Desk(board, clock, OPTIONS, 0)
-    yield made
-    for desk in made:
-        desk.close()
+def desk_options() -> TransferOptions:
+    return OPTIONS
 
 
 def begin(prefill: Desk, decode: Desk, blocks: int) -> Ticket:

@@ -9,6 +9,7 @@ from headrace.bootstrap.engine_options import engine_options
 from headrace.config import EngineConfig
 from headrace.core.errors import StartupError
 from headrace.engine.build import plan
+from headrace.engine.models.attention import rank_heads
 from headrace.engine.native.build import require_native
 from headrace.modelfiles.files import ModelFiles
 from headrace.transfer.data_address import port_range
@@ -26,6 +27,8 @@ def require_feasible(config: EngineConfig, files: ModelFiles) -> None:
         require_gpu()
     # Whether there is room, for all workers together, is asked elsewhere.
     plan(files, options, _AMPLE)
+    if config.engine != "fake":
+        rank_heads(files.config, options.tensor_parallel_size)
     if config.engine != "fake" and not on_gpu and config.kernels != "torch":
         require_native(files, options)
 

@@ -1,4 +1,4 @@
-"""The supervisor: keeps a set of processes running. A dead one is started again, as a new incarnation.
+"""The supervisor: keeps a set of processes running. One that died or left is started again, as a new incarnation.
 
 Owns one task a process. It knows when all are ready; it does not know what they do.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from headrace.placement.ends import Ends
 from headrace.placement.launcher import Launcher, Life
 from headrace.placement.local import ProcessLauncher
 from headrace.placement.processes import ProcessSpec
@@ -16,13 +17,10 @@ from headrace.placement.processes import ProcessSpec
 log = structlog.get_logger()
 
 OnReady = Callable[[ProcessSpec, int, dict[str, str]], None]
-_FIRST_PAUSE_S = 0.2
-_LONGEST_PAUSE_S = 10.0
-_STEADY_S = 30.0
 
 
 class Supervisor:
-    """Starts processes, restarts those that die, stops all in the reverse order of `start`'s list.
+    """Starts processes, restarts those that end, stops all in the reverse order of `start`'s list.
 
     launcher places those that ask for bundles; the others run beside us. on_ready(spec, pid, what it said) is called
     each time one serves. ready_s: how long one may take to serve. deaths: processes that ended without being asked.
@@ -38,6 +36,7 @@ class Supervisor:
         self._ready_s = ready_s
         self._order: list[str] = []
         self._children: dict[str, Life] = {}
+        self._serves_since: dict[str, float] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
         self.deaths = 0
@@ -76,19 +75,23 @@ class Supervisor:
         except Exception:
             await child.stop(self._grace_s)
             raise
+        self._serves_since[spec.name] = time.monotonic()
         self._on_ready(spec, child.pid, said)
 
     async def _keep(self, spec: ProcessSpec) -> None:
-        pause = _FIRST_PAUSE_S
+        ends = Ends()
         while not self._stopping:
-            began = time.monotonic()
             code = await self._children[spec.name].ended()
-            self.deaths += 1
-            if time.monotonic() - began > _STEADY_S:
-                pause = _FIRST_PAUSE_S
-            log.warning("process.died", name=spec.name, code=code, restart_in_s=round(pause, 1))
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            # A start that failed leaves the life before it here, which served once only.
+            since = self._serves_since.pop(spec.name, None)
+            end = ends.judge(code, None if since is None else time.monotonic() - since)
+            pause_s = round(end.pause_s, 1)
+            if end.left:
+                log.info("process.left", name=spec.name, restart_in_s=pause_s)
+            else:
+                self.deaths += 1
+                log.warning("process.died", name=spec.name, code=code, restart_in_s=pause_s)
+            await asyncio.sleep(end.pause_s)
             try:
                 await self._launch(spec)
             except Exception as error:

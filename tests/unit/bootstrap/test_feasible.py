@@ -22,6 +22,7 @@ from headrace.modelfiles.resolve import resolve
         ({"cpu_isa": "avx2", "dtype": "float16"}, r"native kernels.* --cpu-isa"),
         ({"link": "nccl", "data_port_range": "9200-9299"}, r"nccl .* --data-port-range"),
         ({"data_port_range": "9300-9200"}, r"no range .* --data-port-range"),
+        ({"tensor_parallel_size": 4}, r"2 key-value heads .* 4 tensor-parallel ranks.* --tensor-parallel-size"),
         ({"max_num_batched_tokens": 32}, r"max_num_batched_tokens \(32\) .* --max-num-seqs"),
     ],
     ids=lambda part: str(part)[:40],
@@ -35,7 +36,13 @@ def test_what_cannot_be_is_said(changes: dict[str, object], sentence: str, tmp_p
 
 def test_what_can_be_is_not_refused(tmp_path: Path) -> None:
     files = resolve(str(write_random(tmp_path / "random.gguf")), tmp_path)
-    for changes in ({}, {"engine": "fake", "max_model_len": 64}, {"data_port_range": "9200-9299", "link": "tcp"}):
+    for changes in (
+        {},
+        {"engine": "fake", "max_model_len": 64},
+        {"engine": "fake", "tensor_parallel_size": 4},
+        {"tensor_parallel_size": 2},
+        {"data_port_range": "9200-9299", "link": "tcp"},
+    ):
         require_feasible(UpConfig(**{"kv_cache_memory_bytes": 1 << 24, **changes}), files)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from headrace.placement.supervisor import Supervisor
 
 READY = 'import sys; print(\'{"who": "me"}\', flush=True)\n'
 SERVE = READY + "sys.stdin.read()\n"
+# Serves until it is asked to leave, and then ends well.
+LEAVE = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n" + SERVE
 WITHIN_S = 20.0
 
 
@@ -73,6 +75,51 @@ async def test_a_dead_child_is_started_again(tmp_path: Path) -> None:
     assert len(set(ready.pids)) == 3
 
 
+def named(said: Sequence[Mapping[str, object]], event: str) -> list[Mapping[str, object]]:
+    return [line for line in said if line["event"] == event]
+
+
+async def test_a_child_that_was_told_to_leave_is_started_again_and_has_not_died(tmp_path: Path) -> None:
+    ready = Readiness()
+    async with supervised(ready) as supervisor:
+        with capture_logs() as said:
+            await supervisor.start([spec(tmp_path, LEAVE)])
+            for lives in (2, 3, 4):
+                psutil.Process(ready.pids[-1]).terminate()
+                await ready.until(lives)
+        assert supervisor.deaths == 0
+    assert [(line["event"], line["log_level"]) for line in said] == [("process.left", "info")] * 3
+
+
+async def test_a_child_that_ends_well_before_it_serves_has_died(tmp_path: Path) -> None:
+    """Nobody told it to leave, and without pauses it would keep the machine busy."""
+    ready = Readiness()
+    mark = str(tmp_path / "begun")
+    once = f"import pathlib, sys; mark = pathlib.Path({mark!r})\nif mark.exists(): sys.exit()\nmark.touch()\n"
+    async with supervised(ready) as supervisor:
+        with capture_logs() as said:
+            await supervisor.start([spec(tmp_path, once + LEAVE)])
+            psutil.Process(ready.pids[-1]).terminate()
+            await until(lambda: supervisor.deaths == 2)
+        assert len(named(said, "process.left")) == 1
+        assert [line["restart_in_s"] for line in named(said, "process.died")] == [0.2, 0.4]
+
+
+async def test_a_life_is_judged_once(tmp_path: Path) -> None:
+    """A start that fails leaves the last life's exit code behind, and that is not another leave."""
+    ready = Readiness()
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    async with supervised(ready) as supervisor:
+        await supervisor.start([spec(logs, LEAVE)])
+        logs.rename(tmp_path / "away")
+        with capture_logs() as said:
+            psutil.Process(ready.pids[-1]).terminate()
+            await until(lambda: len(named(said, "process.died")) == 2)
+        assert len(named(said, "process.left")) == 1
+        assert [line["restart_in_s"] for line in named(said, "process.died")] == [0.2, 0.4]
+
+
 async def test_a_child_hears_no_signal_of_our_terminal_and_shares_our_processor_time(tmp_path: Path) -> None:
     """Its process group is its own. Its session is ours: Linux deals time out to sessions first."""
     ready = Readiness()
@@ -104,7 +151,7 @@ async def test_a_child_whose_log_cannot_be_opened_is_tried_again(tmp_path: Path)
         logs.rename(tmp_path / "away")
         with capture_logs() as said:
             psutil.Process(ready.pids[-1]).kill()
-            await until(lambda: "process.restart_failed" in [line["event"] for line in said])
+            await until(lambda: bool(named(said, "process.restart_failed")))
         logs.mkdir()
         await ready.until(2)
 

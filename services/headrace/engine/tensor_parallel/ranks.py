@@ -21,10 +21,10 @@ from torch._C._distributed_c10d import TCPStore
 
 from headrace.core.errors import HeadraceError, StartupError, WorkerLost
 from headrace.engine.batch import Batch
+from headrace.engine.models.attention import rank_heads
 from headrace.engine.ops import PagedKv
 from headrace.engine.options import EngineOptions, PoolSize
 from headrace.engine.page_memory import PageMemory
-from headrace.engine.parallel import local_heads
 from headrace.engine.tensor_parallel.commands import LEFT_ALONE, Kind, Start, pack_step, receive, send
 from headrace.engine.tensor_parallel.group import LIMIT, GroupParallel
 from headrace.engine.torch_decoder import TorchDecoder
@@ -192,8 +192,7 @@ def start_ranks(files: ModelFiles, options: EngineOptions, pool: PoolSize) -> Ra
     """The processes, loading by now. Raises StartupError if the model cannot be shared out; ends what it started
     if it fails."""
     size = options.tensor_parallel_size
-    local_heads("key-value", files.config.kv_heads, size)
-    local_heads("query", files.config.heads, size)
+    rank_heads(files.config, size)
     ranks = Ranks(size, pool)
     try:
         for rank in range(1, size):
