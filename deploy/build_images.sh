@@ -4,7 +4,7 @@
 # The base is a Debian made here by debootstrap, so that no image registry is needed. A host that reaches its package
 # index through a CA or a pip.conf of its own lends both to the base: the Dockerfiles know nothing of it.
 # Needs root, buildah and debootstrap. Takes minutes, and about 6 GB while it runs; leaves nothing behind, and of other
-# images everything.
+# images everything but the names that KEEP=1 gives.
 #
 #   deploy/build_images.sh [control] [worker]    which ones; both by default
 #   KEEP=1                                       leave the images headrace-control and headrace-worker

@@ -81,20 +81,40 @@ def test_it_is_said_again_once(desks: tuple[Desk, Desk]) -> None:
 def test_one_that_came_though_its_sender_does_not_know_costs_the_sender_a_wait(
     desks: tuple[Desk, Desk], clock: Clock
 ) -> None:
-    """Nobody has a place for the second: the receiver is done. The sender gives it up as it does any frame."""
+    """Nobody has a place for the second: the receiver is done. To ask it back could be to hang up on a peer that is
+    well, and takes what else is sent to it."""
     prefill, decode = desks
     road = Road(prefill, lambda frame: frame.unit == END_UNIT)
     ticket = begin(prefill, decode, 12)
-    road.holds = lambda frame: False
-    road.lose(FrameId(ticket.transfer, END_UNIT), taken=True)
+    end = FrameId(ticket.transfer, END_UNIT)
+    road.holds = lambda frame: frame == end
+    road.lose(end, taken=True)
     steps(prefill, decode)
     assert statuses(prefill, decode) == [[], [COMPLETE]]
+    clock.now += OPTIONS.silent_s * 0.8
+    begin(prefill, decode, 12)
+    assert statuses(prefill, decode) == [[COMPLETE], [COMPLETE, COMPLETE]]
+    clock.now += OPTIONS.silent_s * 0.2
+    steps(prefill, decode)
+    assert statuses(prefill, decode) == [[COMPLETE, FAILED], [COMPLETE, COMPLETE]]
+    at_rest(prefill, decode)
+    assert road.held == (end,)
+
+
+def test_what_is_not_taken_the_second_time_says_nothing_of_the_peers_speed(
+    desks: tuple[Desk, Desk], clock: Clock
+) -> None:
+    prefill, decode = desks
+    road = Road(prefill, lambda frame: frame.unit == END_UNIT)
+    ticket = begin(prefill, decode, 12)
+    end = FrameId(ticket.transfer, END_UNIT)
+    road.holds = lambda frame: frame == end
+    road.lose(end, taken=True)
+    steps(prefill, decode)
     clock.now += OPTIONS.silent_s
     steps(prefill, decode)
-    assert statuses(prefill, decode) == [[FAILED], [COMPLETE]]
-    clock.now += 1.0
-    steps(prefill, decode)
-    at_rest(prefill, decode)
+    begin(prefill, decode, 12)
+    assert prefill.tenure.transfers._site.throughput._seconds == 0.0
 
 
 @pytest.mark.parametrize("first", ["the end", "a unit"])

@@ -25,7 +25,7 @@ _DEVICES = Path("/sys/class/net")
 _LOOK_S = 0.005
 _OUTSIDE, _FIRST_HOST = 1, 2
 # What a cable lets through at once after a pause, and what may wait before it. The kernel looks at its clock rarely.
-_BURST_S, _QUEUE = 0.002, "20ms"
+_BURST_S, _LEAST_BURST, _QUEUE = 0.002, 16384, "20ms"
 
 
 def obstacle(tools: Sequence[str] = ("ip", "iptables")) -> str:
@@ -118,12 +118,15 @@ class Namespaces:
             async with asyncio.timeout(_COMMAND_S):
                 while any(state.read_text().strip() != "up" for state in states):
                     await asyncio.sleep(_LOOK_S)
-        except TimeoutError as error:
-            raise StartupError(f"Cables between namespaces were not up within {_COMMAND_S:g} s.") from error
+        except (TimeoutError, OSError) as error:
+            raise StartupError(
+                f"Cables between namespaces were not seen to be up within {_COMMAND_S:g} s.",
+                remedy=f"See whether {_DEVICES} shows the devices of this process's own network namespace.",
+            ) from error
 
     async def _limit(self, own: str) -> None:
         """Both ends of a namespace's cable send at the rate, and no faster."""
-        burst = round(self._gbits * 1e9 / 8 * _BURST_S)
+        burst = max(_LEAST_BURST, round(self._gbits * 1e9 / 8 * _BURST_S))
         rate = ("root", "tbf", "rate", f"{self._gbits:g}gbit", "burst", str(burst), "latency", _QUEUE)
         await _run("tc", "qdisc", "add", "dev", own, *rate)
         await _run("tc", "-n", own, "qdisc", "add", "dev", "eth0", *rate)

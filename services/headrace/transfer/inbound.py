@@ -99,10 +99,11 @@ class Inbound(Leg):
         if self._end_heard or self.end is None or self.end.pending:
             return
         self._end_heard = True
-        self._heard()
         if self.end.state is ReceiptState.FAILED:
+            self._heard_at = self.site.clock()
             self.fail(TransferFailed(f"The prefill worker {self.ticket.source} was lost: {self.end.reason}."))
             return
+        self._heard()
         verdict = verify_end(self.seal, self._end_frame)
         if isinstance(verdict, Refusal):
             self._refuse(verdict)

@@ -38,7 +38,10 @@ class Outbound(Leg):
         self._digest = b""
         # Frames were lost with their connection: the peer hears that it is over when none is under way any more.
         self._broke_off = False
+        # An End that was lost was said again, over another connection.
         self._said_again = False
+        # Until when one that follows taken units is waited for.
+        self._again_until = NEVER
         # When the End began to wait; NEVER before, and once it is settled.
         self._end_began = NEVER
 
@@ -78,6 +81,10 @@ class Outbound(Leg):
             self._stalled()
 
     def closed(self, status: TransferStatus) -> None:
+        if self._again_until < NEVER:
+            if self.end is not None and self.end.pending:
+                self._let_go_of_end()
+            return
         sent = (*(flight.receipt for flight in self.flights.values()), *([self.end] if self.end is not None else ()))
         self._broke_off = not self._said_again and any(receipt.state is ReceiptState.FAILED for receipt in sent)
         if not self._broke_off:
@@ -100,11 +107,15 @@ class Outbound(Leg):
         self._back(self.frame_bytes(flight.unit), taken=taken)
         super().land(index)
 
+    def give_up(self) -> None:
+        if self._said_again:
+            self._let_go_of_end()
+        super().give_up()
+
     def write_off(self) -> None:
         for flight in self.flights.values():
             self._back(self.frame_bytes(flight.unit), taken=False)
-        if self._end_began < NEVER:
-            self._back(0, taken=False)
+        self._let_go_of_end()
         super().write_off()
 
     @property
@@ -119,7 +130,7 @@ class Outbound(Leg):
     @property
     def _stalls_at(self) -> float:
         heard_at = self.site.peers.heard_at(self.ticket.address)
-        return self.site.options.patience.ends_at(self._waiting_since, heard_at)
+        return min(self._again_until, self.site.options.patience.ends_at(self._waiting_since, heard_at))
 
     def _stalled(self) -> None:
         patience = self.site.options.patience
@@ -140,7 +151,7 @@ class Outbound(Leg):
         elif self.end.state is ReceiptState.FAILED and self._said_again:
             self._lost(self.end.reason)
         elif self.end.state is ReceiptState.FAILED:
-            self._say_again(End(EndStatus.COMPLETE, self._next, self._digest))
+            self._complete_again()
 
     def _send_next(self) -> bool:
         """Send the next unit if its blocks are computed, the window and the peer's share are open and there is a
@@ -207,13 +218,25 @@ class Outbound(Leg):
         An End that was under way went the same way as the units; one that was taken promised them, and is the last.
         """
         if self.end is None or self.end.state is ReceiptState.FAILED:
-            self._broke_off = False
-            self._say_again(End(EndStatus.FAILED, self.settled_units, b""))
+            self._broke_off, self._said_again, self.end = False, True, None
+            self._send_end(End(EndStatus.FAILED, self.settled_units, b""))
 
-    def _say_again(self, end: End) -> None:
-        """By another connection, if the peer is there. Once: a second time it is not, most likely."""
-        self._said_again, self.end = True, None
-        self._send_end(end)
+    def _complete_again(self) -> None:
+        """Once, by another connection: a second time the peer is not there, most likely.
+
+        A peer that lacks it takes it at once. One that had heard the first never does, which says nothing of how fast
+        it takes what it has a place for.
+        """
+        self._said_again, self._again_until = True, self.site.clock() + self.site.options.silent_s
+        frame = encode_end(self.seal, End(EndStatus.COMPLETE, self._next, self._digest))
+        self.end = self.site.link.send(self.ticket.address, self.frame_id(), memoryview(frame))
+
+    def _let_go_of_end(self) -> None:
+        """No slab hangs on it. To ask it back could mean to hang up on a peer that is well."""
+        if self._end_began < NEVER:
+            self._back(0, taken=False)
+            self._end_began = NEVER
+        self.end = None
 
     def _note_end(self) -> None:
         """Stop the clock of an End that is settled."""
