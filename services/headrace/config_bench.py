@@ -33,6 +33,7 @@ class BenchConfig(BaseSettings):
     gbits: float = Field(
         0.0,
         ge=0,
+        le=1000,
         description="rate of a network between the two processes, 10^9 bits a second, made of network namespaces (needs"
         " root) for links that leave a host; 0: this host itself",
     )

@@ -70,8 +70,16 @@ def _parse(path: Path) -> object:
         return yaml.safe_load(path.read_text())
     except OSError as error:
         raise StartupError(f"Cannot read the configuration {path}: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise StartupError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    except yaml.MarkedYAMLError as error:
+        raise StartupError(f"{path} is not YAML{_place(error)}.", remedy="Mend it there, or a little before.") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise StartupError(f"{path} is not YAML that can be read ({type(error).__name__}).") from None
+
+
+def _place(error: yaml.MarkedYAMLError) -> str:
+    """Where it is, and not what: the reader's own words quote the file, whose next word may be a secret."""
+    mark = error.problem_mark or error.context_mark
+    return f": line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
 
 
 def _mapping(value: object, where: str) -> dict[str, Any]:

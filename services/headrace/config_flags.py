@@ -45,7 +45,7 @@ def _missing(name: str, config: type[BaseSettings]) -> StartupError:
 
 
 def _unknown(words: list[str], flags: list[str]) -> StartupError:
-    word = next((word for word in words if word.startswith("-")), words[0])
+    word = next((word for word in words if word.startswith("-")), words[0] if words else "")
     flag = word.partition("=")[0]
     if not flag.startswith("-"):
         return StartupError(f"There is one word too many: {word!r}.", remedy="Flags begin with --; see --help.")

@@ -17,9 +17,9 @@ class SoakConfig(BaseSettings):
 
     model_config = ProcessConfig.model_config
 
-    requests: PositiveInt = Field(5000, description="requests on each link, at least")
-    laps: PositiveInt = Field(15, description="laps that they are shared out to; each ends in a quiet point")
-    clients: PositiveInt = Field(24, description="clients that ask at once")
+    requests: PositiveInt = Field(5000, le=1_000_000, description="requests on each link, at least")
+    laps: PositiveInt = Field(15, le=10_000, description="laps that they are shared out to; each ends in a quiet point")
+    clients: PositiveInt = Field(24, le=1_000, description="clients that ask at once")
     link: tuple[Literal["ucx", "tcp"], ...] = Field(("ucx",), description="how KV pages travel: ucx,tcp")
     seed: NonNegativeInt = Field(0, description="which plan of requests, cancels, deaths and drains")
     list_only: bool = Field(False, alias="list", description="print the plan and run nothing")

@@ -69,7 +69,7 @@ def main() -> int:
         while True:
             try:
                 method, args = pickle.load(sys.stdin.buffer)
-            except EOFError:
+            except (EOFError, KeyboardInterrupt):
                 return 0
             pickle.dump(_answer(sender, method, args), answers)
             answers.flush()

@@ -4,6 +4,7 @@ Owns one task a process. It knows when all are ready; it does not know what they
 """
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -64,6 +65,8 @@ class Supervisor:
         await asyncio.gather(*self._watchers.values(), return_exceptions=True)
         for child in [self._children.pop(name) for name in reversed(self._order) if name in self._children]:
             code = await child.stop(self._grace_s)
+            # It died a moment ago, or did not leave in its time.
+            self.deaths += code == -signal.SIGKILL
             log.info("process.stopped", name=child.spec.name, pid=child.pid, code=code)
 
     async def _launch(self, spec: ProcessSpec) -> None:

@@ -1,4 +1,4 @@
-"""The address of a Redis, for people. It needs no client library."""
+"""The address of a Redis or another server, for people. It needs no client library."""
 
 import re
 
@@ -6,7 +6,7 @@ _HIDDEN = "***"
 
 
 def without_secrets(url: str) -> str:
-    """The address of a Redis as it may be shown and logged. Of one that is not well formed, where a part of the
+    """The address of a server as it may be shown and logged. Of one that is not well formed, where a part of the
     password may look like a host, path or query, less is shown rather than more."""
     scheme, separator, rest = url.partition("://")
     shown, *behind = re.split("[?#]", rest)

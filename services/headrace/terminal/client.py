@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 from headrace.core.errors import HeadraceError, Unavailable, from_code
+from headrace.store.address import without_secrets
 
 # A gateway fills the silence of a stream with comments every 10 s: one that is silent for longer is gone.
 _TIMEOUT = httpx.Timeout(10.0, read=60.0)
@@ -19,9 +20,10 @@ def gateway(url: str, api_key: str) -> Iterator[httpx.Client]:
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT) as client:
             yield client
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unavailable(
-            f"The gateway at {url} does not answer: {error}.", remedy="Start one with `headrace up`, or give --url."
+            f"The gateway at {without_secrets(url)} does not answer: {error}.",
+            remedy="Start one with `headrace up`, or give --url.",
         ) from None
 
 

@@ -35,7 +35,7 @@ def _ask_http(options: HealthOptions) -> None:
     try:
         # A proxy from the environment is for the internet, not for this machine.
         answer = httpx.get(options.address, timeout=options.timeout_s, trust_env=False)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unavailable(f"{options.address} does not answer: {error or type(error).__name__}.") from None
     if not answer.is_success:
         raise Unavailable(f"{options.address} answered {answer.status_code}: {answer.text}")

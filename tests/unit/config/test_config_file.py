@@ -72,6 +72,25 @@ def test_mistakes_are_one_sentence_that_names_the_place(tmp_path: Path, text: st
         assert word in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "value", ["hidden: x", '"hidden', "\t- hidden", "*hidden", "!hidden x", "!!binary hidden", "[" * 3000 + "hidden"]
+)
+def test_what_is_not_yaml_is_not_shown(tmp_path: Path, value: str) -> None:
+    """The word there may be a secret."""
+    path = tmp_path / "wrong.yaml"
+    path.write_text(f"worker_token: {value}\n")
+    with pytest.raises(StartupError, match="is not YAML") as refused:
+        check(CheckConfig(action="check", file=path))
+    assert "hidden" not in str(refused.value)
+
+
+def test_where_it_is_not_yaml_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text("fleet: a\nworker_token: a: b\n")
+    with pytest.raises(StartupError, match="line 2, column 16"):
+        check(CheckConfig(action="check", file=path))
+
+
 def test_a_missing_file_and_a_missing_pool_are_named(file: Path) -> None:
     with pytest.raises(StartupError, match=r"nowhere\.yaml"):
         read(WorkerConfig, ["--config=/nowhere.yaml"])

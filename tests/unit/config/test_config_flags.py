@@ -27,6 +27,13 @@ from headrace.cli import main
             ["up", "--data-port-range=9200"],
             "--data-port-range: String should match pattern '^(\\d+-\\d+)?$'. See --help.",
         ),
+        (["gateway", ""], "There is one word too many: ''. Flags begin with --; see --help."),
+        (["bench", "handoff", "--gbits=inf"], "--gbits: Input should be less than or equal to 1000. See --help."),
+        (
+            ["status", "--url=http://name:hidden@[::1"],
+            "The gateway at http://[::1 does not answer: Invalid port: ':1'."
+            " Start one with `headrace up`, or give --url.",
+        ),
         (["bench"], "ACTION is missing: engine or handoff: what is measured. See --help."),
         (["bench", "bogus"], "ACTION: Input should be 'engine' or 'handoff'. See --help."),
         (["config", "bogus", "file"], "ACTION: Input should be 'check'. See --help."),

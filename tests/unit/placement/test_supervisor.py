@@ -19,6 +19,8 @@ READY = 'import sys; print(\'{"who": "me"}\', flush=True)\n'
 SERVE = READY + "sys.stdin.read()\n"
 # Serves until it is asked to leave, and then ends well.
 LEAVE = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n" + SERVE
+# Does not leave.
+STAY = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + READY + "while True: signal.pause()\n"
 WITHIN_S = 20.0
 
 
@@ -89,6 +91,16 @@ async def test_a_child_that_was_told_to_leave_is_started_again_and_has_not_died(
                 await ready.until(lives)
         assert supervisor.deaths == 0
     assert [(line["event"], line["log_level"]) for line in said] == [("process.left", "info")] * 3
+
+
+async def test_a_child_that_has_to_be_killed_in_the_end_has_died(tmp_path: Path) -> None:
+    """Its log says why it did not leave in its time."""
+    ready = Readiness()
+    supervisor = Supervisor(ready, grace_s=0.2)
+    await supervisor.start([spec(tmp_path, STAY), spec(tmp_path, LEAVE, "other")])
+    await supervisor.stop()
+    assert supervisor.deaths == 1
+    assert not any(psutil.pid_exists(pid) for pid in ready.pids)
 
 
 async def test_a_child_that_ends_well_before_it_serves_has_died(tmp_path: Path) -> None:

@@ -50,6 +50,11 @@ def test_absent(capsys: pytest.CaptureFixture[str]) -> None:
     assert "does not answer" in capsys.readouterr().out
 
 
+def test_no_url(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(HealthOptions("http://[::1", 5.0)) == 1
+    assert "http://[::1 does not answer" in capsys.readouterr().out
+
+
 def test_a_grpc_address_where_nothing_listens(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(200, "") as url:
         address = url.removeprefix("http://").removesuffix("/ready")
