@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from carrier_desk import Clock, Desk
+from carrier_desk import Clock, Desk, begin, steps
 from carrier_pair import Pair
 from carrier_road import Road
 from test_carrier_overdue import hang_up
@@ -22,21 +22,6 @@ COMPLETE, FAILED = TransferStatus.COMPLETE, TransferStatus.FAILED
 @pytest.fixture
 def desk_options() -> TransferOptions:
     return OPTIONS
-
-
-def begin(prefill: Desk, decode: Desk, blocks: int) -> Ticket:
-    ticket = decode.ticket(blocks)
-    decode.receives(ticket)
-    decode.step()
-    prefill.sends(ticket)
-    steps(prefill, decode)
-    return ticket
-
-
-def steps(*desks: Desk, rounds: int = 4) -> None:
-    for _ in range(rounds):
-        for desk in desks:
-            desk.step()
 
 
 def statuses(*desks: Desk) -> list[list[TransferStatus]]:
@@ -78,18 +63,24 @@ def test_it_is_said_again_once(desks: tuple[Desk, Desk]) -> None:
     at_rest(prefill)
 
 
-def test_one_that_came_though_its_sender_does_not_know_costs_the_sender_a_wait(
-    desks: tuple[Desk, Desk], clock: Clock
-) -> None:
-    """Nobody has a place for the second: the receiver is done. To ask it back could be to hang up on a peer that is
-    well, and takes what else is sent to it."""
-    prefill, decode = desks
+def taken_unbeknown(prefill: Desk, decode: Desk) -> tuple[Road, FrameId]:
+    """A transfer whose End came, and whose sender says it again: nobody takes it from the road any more."""
     road = Road(prefill, lambda frame: frame.unit == END_UNIT)
     ticket = begin(prefill, decode, 12)
     end = FrameId(ticket.transfer, END_UNIT)
     road.holds = lambda frame: frame == end
     road.lose(end, taken=True)
     steps(prefill, decode)
+    return road, end
+
+
+def test_one_that_came_though_its_sender_does_not_know_costs_the_sender_a_wait(
+    desks: tuple[Desk, Desk], clock: Clock
+) -> None:
+    """Nobody has a place for the second: the receiver is done. To ask it back could be to hang up on a peer that is
+    well, and takes what else is sent to it."""
+    prefill, decode = desks
+    road, end = taken_unbeknown(prefill, decode)
     assert statuses(prefill, decode) == [[], [COMPLETE]]
     clock.now += OPTIONS.silent_s * 0.8
     begin(prefill, decode, 12)
@@ -105,12 +96,7 @@ def test_what_is_not_taken_the_second_time_says_nothing_of_the_peers_speed(
     desks: tuple[Desk, Desk], clock: Clock
 ) -> None:
     prefill, decode = desks
-    road = Road(prefill, lambda frame: frame.unit == END_UNIT)
-    ticket = begin(prefill, decode, 12)
-    end = FrameId(ticket.transfer, END_UNIT)
-    road.holds = lambda frame: frame == end
-    road.lose(end, taken=True)
-    steps(prefill, decode)
+    taken_unbeknown(prefill, decode)
     clock.now += OPTIONS.silent_s
     steps(prefill, decode)
     begin(prefill, decode, 12)

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from carrier_desk import Clock, Desk
+from carrier_desk import Clock, Desk, begin, steps
 from carrier_road import Road
 
 from headrace.core.ticket import Ticket
@@ -19,21 +19,6 @@ STALLS = "headrace_kv_transfer_stalls_total"
 @pytest.fixture
 def desk_options() -> TransferOptions:
     return OPTIONS
-
-
-def begin(prefill: Desk, decode: Desk, blocks: int) -> Ticket:
-    ticket = decode.ticket(blocks)
-    decode.receives(ticket)
-    decode.step()
-    prefill.sends(ticket)
-    steps(prefill, decode)
-    return ticket
-
-
-def steps(*desks: Desk, rounds: int = 4) -> None:
-    for _ in range(rounds):
-        for desk in desks:
-            desk.step()
 
 
 def ends_of(desk: Desk, ticket: Ticket) -> list[TransferStatus]:

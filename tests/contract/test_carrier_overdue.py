@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from carrier_desk import Clock, Desk
+from carrier_desk import Clock, Desk, steps
 from carrier_pair import Pair
 from transfer_peer import Peer
 
@@ -44,12 +44,6 @@ def lose_connection(desk: Desk, transfer: bytes) -> None:
     for receipt in (*(flight.receipt for flight in leg.flights.values()), leg.end):
         if receipt is not None:
             receipt.withdraw()
-
-
-def steps(*desks: Desk, rounds: int = 4) -> None:
-    for _ in range(rounds):
-        for desk in desks:
-            desk.step()
 
 
 @pytest.mark.parametrize("unit", [1, 2, END_UNIT])
