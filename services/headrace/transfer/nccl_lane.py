@@ -6,10 +6,12 @@ Owns the waiting and the fence. It knows neither torch nor sockets, and of a fra
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import cycle
 from typing import Protocol
 
 import numpy as np
@@ -96,34 +98,40 @@ class Lane:
     def _run(self) -> None:
         try:
             with closing(self._open_channel()) as channel:
-                while (job := self._jobs.get()) is not None:
-                    frame, buffer = job
-                    self._move(channel, np.frombuffer(buffer, np.uint8))
-                    self._touch(partial(self._report, frame, ""))
+                self._serve(channel)
         except _Dropped:
             return
         except Exception as error:
             self._fail(error)
 
-    def _move(self, channel: Channel, data: Bytes) -> None:
-        """One chunk is copied while the next is on its way."""
-        under_way: deque[tuple[Callable[[], None], Bytes, Bytes]] = deque()
-        size = len(channel.stages[0])
-        for number, begin in enumerate(range(0, len(data), size)):
-            part = data[begin : begin + size]
-            stage = channel.stages[number % STAGES][: len(part)]
-            if self._direction is Direction.OUT:
-                self._touch(partial(np.copyto, stage, part))
-            under_way.append((channel.start(number % STAGES, len(part)), stage, part))
-            if len(under_way) == STAGES:
-                self._land(*under_way.popleft())
-        while under_way:
-            self._land(*under_way.popleft())
+    def _serve(self, channel: Channel) -> None:
+        """One chunk is copied while the next is on its way, whether of the same frame or of the one behind it."""
+        under_way: deque[_Chunk] = deque()
+        stages = cycle(range(STAGES))
+        while (job := self._next_job(under_way)) is not None:
+            for part, whole in _parts(*job, len(channel.stages[0])):
+                under_way.append(self._begin(channel, next(stages), part, whole))
+                if len(under_way) == STAGES:
+                    self._land(under_way.popleft())
 
-    def _land(self, wait: Callable[[], None], stage: Bytes, part: Bytes) -> None:
-        wait()
+    def _next_job(self, under_way: deque["_Chunk"]) -> tuple[FrameId, memoryview] | None:
+        """The next frame to carry, or None when the lane was dropped. While none is queued, what is under way lands."""
+        while under_way and self._jobs.empty():
+            self._land(under_way.popleft())
+        return self._jobs.get()
+
+    def _begin(self, channel: Channel, stage: int, part: Bytes, whole: FrameId | None) -> "_Chunk":
+        staged = channel.stages[stage][: len(part)]
+        if self._direction is Direction.OUT:
+            self._touch(partial(np.copyto, staged, part))
+        return _Chunk(channel.start(stage, len(part)), staged, part, whole)
+
+    def _land(self, chunk: "_Chunk") -> None:
+        chunk.wait()
         if self._direction is Direction.IN:
-            self._touch(partial(np.copyto, part, stage))
+            self._touch(partial(np.copyto, chunk.part, chunk.staged))
+        if chunk.whole is not None:
+            self._touch(partial(self._report, chunk.whole, ""))
 
     def _fail(self, error: Exception) -> None:
         with self._lock:
@@ -138,3 +146,20 @@ class Lane:
             if self._dropped:
                 raise _Dropped
             act()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A part of a frame on its way. whole: the frame, if this is its last part."""
+
+    wait: Callable[[], None]
+    staged: Bytes
+    part: Bytes
+    whole: FrameId | None
+
+
+def _parts(frame: FrameId, buffer: memoryview, size: int) -> Iterator[tuple[Bytes, FrameId | None]]:
+    """A frame's bytes by chunks of at most `size`, and with the last one its name."""
+    data = np.frombuffer(buffer, np.uint8)
+    for begin in range(0, len(data), size):
+        yield data[begin : begin + size], frame if begin + size >= len(data) else None

@@ -42,12 +42,21 @@ class ScriptedChannel:
 
 
 class Opened:
-    """A lane, its channel and what it reported."""
+    """A lane, its channel and what it reported. queued: frames that wait when the channel opens."""
 
-    def __init__(self, direction: Direction) -> None:
+    def __init__(self, direction: Direction, *queued: tuple[FrameId, bytes]) -> None:
+        all_wait = threading.Event()
         self.channel = ScriptedChannel()
         self.reports: queue.SimpleQueue[tuple[FrameId | None, str]] = queue.SimpleQueue()
-        self.lane = Lane(lambda: self.channel, direction, lambda frame, reason: self.reports.put((frame, reason)))
+
+        def open_channel() -> ScriptedChannel:
+            assert all_wait.wait(WITHIN_S)
+            return self.channel
+
+        self.lane = Lane(open_channel, direction, lambda frame, reason: self.reports.put((frame, reason)))
+        for frame, payload in queued:
+            self.lane.carry(frame, memoryview(bytearray(payload)))
+        all_wait.set()
 
     def report(self) -> tuple[FrameId | None, str]:
         return self.reports.get(timeout=WITHIN_S)
@@ -80,6 +89,19 @@ def test_frames_arrive_in_their_buffers() -> None:
         opened.lane.carry(frame, memoryview(buffer))
     assert [opened.report(), opened.report()] == [(ONE, ""), (TWO, "")]
     assert buffers == [b"0123456789", b"ab"]
+    opened.end()
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_a_frame_is_begun_while_the_one_before_is_on_its_way(direction: Direction) -> None:
+    opened = Opened(direction, (ONE, b"abcd"), (TWO, b"ef"))
+    # 1. Both are under way, in the order in which they were queued, and neither is whole.
+    assert [opened.channel.started.get(timeout=WITHIN_S) for _ in range(2)] == [4, 2]
+    assert opened.reports.empty()
+    # 2. Each is reported as soon as it is whole: the second does not wait for a third.
+    for frame, chunk in ((ONE, b"0123"), (TWO, b"45")):
+        opened.channel.arriving.put(chunk)
+        assert opened.report() == (frame, "")
     opened.end()
 
 
