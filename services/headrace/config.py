@@ -46,6 +46,10 @@ def _showable(key: SecretStr) -> SecretStr:
 
 Key = Annotated[SecretStr, AfterValidator(_showable)]
 
+# A year: sockets and locks refuse to wait for as long as a number can say.
+LONGEST_S = 365 * 86400.0
+Seconds = Annotated[float, Field(le=LONGEST_S)]
+
 
 class ProcessConfig(BaseSettings):
     """What every process has."""
@@ -56,6 +60,7 @@ class ProcessConfig(BaseSettings):
         cli_implicit_flags=True,
         cli_hide_none_type=True,
         cli_avoid_json=True,
+        allow_inf_nan=False,
         frozen=True,
         extra="forbid",
     )
@@ -69,7 +74,7 @@ class ProcessConfig(BaseSettings):
     cache_dir: Path = Field(CACHE_DIR, description="downloaded models and what is derived from them")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
     log_json: bool = Field(False, description="log JSON instead of key=value")
-    drain_s: float = Field(8.0, ge=0, description="what running answers get to finish when it stops")
+    drain_s: Seconds = Field(8.0, ge=0, description="what running answers get to finish when it stops")
     lifeline: CliSuppress[bool] = Field(False, description="stop when standard input closes: set by the supervisor")
 
 
@@ -90,7 +95,7 @@ class EngineConfig(ProcessConfig):
     gpu_memory_utilization: float | None = Field(
         None, gt=0, le=1, description="instead: share of the free memory that weights and KV pages take"
     )
-    stall_s: float = Field(60.0, gt=0, description="a worker whose engine stands still this long is not ready")
+    stall_s: Seconds = Field(60.0, gt=0, description="a worker whose engine stands still this long is not ready")
     enable_prefix_caching: bool = Field(True, description="reuse KV of equal prefixes")
     batch_invariant: bool = Field(False, description="same bits whatever else runs; all workers of a model alike")
     tensor_parallel_size: Annotated[Literal[1, 2, 4], BeforeValidator(int)] = Field(
@@ -114,8 +119,8 @@ class EngineConfig(ProcessConfig):
         pattern=r"^(\d+-\d+)?$",
         description="ports that ucx and tcp listen on, as 9200-9299; default: any free ones",
     )
-    lease_ttl_s: float = Field(10.0, gt=0, description="a silent worker is forgotten after this")
-    lease_every_s: float = Field(3.0, gt=0, description="how often the lease is renewed")
+    lease_ttl_s: Seconds = Field(10.0, gt=0, description="a silent worker is forgotten after this")
+    lease_every_s: Seconds = Field(3.0, gt=0, description="how often the lease is renewed")
 
 
 class WorkerConfig(EngineConfig):
@@ -167,7 +172,7 @@ class HttpConfig(AdminConfig):
     host: str = Field(LOOPBACK, description="address to listen on for HTTP")
     port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0: any free one")
     api_keys: tuple[Key, ...] = Field((), description="accepted API keys, a JSON list; none: no authentication")
-    request_timeout_s: float = Field(600.0, gt=0, description="longest time one answer may take")
+    request_timeout_s: Seconds = Field(600.0, gt=0, description="longest time one answer may take")
 
 
 class GatewayConfig(HttpConfig):
@@ -216,7 +221,7 @@ class PlacementConfig(ProcessConfig):
 
     placement: Literal["process", "ray"] = Field("ray", description="workers as Ray actors or as child processes")
     ray_address: str = Field("", description="ray://host:port, or host:port on one of its machines; default: start one")
-    ready_s: float = Field(600.0, gt=0, description="what a worker may take to load its model and serve")
+    ready_s: Seconds = Field(600.0, gt=0, description="what a worker may take to load its model and serve")
 
 
 SECTIONS: dict[str, type[ProcessConfig]] = {

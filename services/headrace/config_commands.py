@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, CliPositionalArg
 
-from headrace.config import CACHE_DIR, Key, ProcessConfig
+from headrace.config import CACHE_DIR, Key, ProcessConfig, Seconds
 
 
 class ClientConfig(BaseSettings):
@@ -58,8 +58,8 @@ class DrainConfig(OperatorConfig):
     """Have a worker give its requests to others and leave; what supervises it starts it again."""
 
     worker: CliPositionalArg[str] = Field(description="its name, or name@incarnation, as `headrace status` shows it")
-    grace_s: float = Field(0.0, ge=0, le=86400, description="what its requests get; 0: the worker's own --drain-s")
-    timeout_s: float = Field(120.0, ge=0, description="longest wait for it to leave; 0: do not wait")
+    grace_s: Seconds = Field(0.0, ge=0, le=86400, description="what its requests get; 0: the worker's own --drain-s")
+    timeout_s: Seconds = Field(120.0, ge=0, description="longest wait for it to leave; 0: do not wait")
 
 
 class HealthConfig(BaseSettings):
@@ -68,7 +68,7 @@ class HealthConfig(BaseSettings):
     model_config = ProcessConfig.model_config
 
     address: CliPositionalArg[str] = Field("http://127.0.0.1:8000/ready", description="URL, or host:port of gRPC")
-    timeout_s: float = Field(4.0, gt=0, description="longest wait for an answer")
+    timeout_s: Seconds = Field(4.0, gt=0, description="longest wait for an answer")
 
 
 class ModelsConfig(BaseSettings):

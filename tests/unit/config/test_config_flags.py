@@ -28,7 +28,7 @@ from headrace.cli import main
             "--data-port-range: String should match pattern '^(\\d+-\\d+)?$'. See --help.",
         ),
         (["gateway", ""], "There is one word too many: ''. Flags begin with --; see --help."),
-        (["bench", "handoff", "--gbits=inf"], "--gbits: Input should be less than or equal to 1000. See --help."),
+        (["bench", "handoff", "--gbits=inf"], "--gbits: Input should be a finite number. See --help."),
         (
             ["status", "--url=http://name:hidden@[::1"],
             "The gateway at http://[::1 does not answer: Invalid port: ':1'."
