@@ -250,7 +250,7 @@ def read(config: type[Config], arguments: Sequence[str], command: str = "") -> C
         raise StartupError(" ".join(mistakes), remedy="See --help.") from None
     except SettingsError as error:
         if str(error).startswith(config_flags.COMPLAINT):
-            raise config_flags.misread(str(error), config) from None
+            raise config_flags.misread(str(error), config, arguments) from None
         raise StartupError(
             f"{_unreadable(config)} cannot be read.", remedy='A variable with several values is JSON: ["one", "two"].'
         ) from None

@@ -4,7 +4,9 @@ Knows argparse's complaints and which flags there are; it knows no flag's meanin
 """
 
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
+from itertools import takewhile
 
 from pydantic_settings import BaseSettings
 
@@ -19,12 +21,15 @@ _NO_VALUE = re.compile(r"argument (?P<flag>--[\w-]+).*: expected (one argument|a
 _NEAR = 0.75
 
 
-def misread(complaint: str, config: type[BaseSettings]) -> StartupError:
-    """What argparse said of a command line; for a flag that is none with a near one that this class has."""
+def misread(complaint: str, config: type[BaseSettings], arguments: Sequence[str]) -> StartupError:
+    """What argparse said of these arguments; for a flag that is none with a near one that this class has."""
     said = complaint.removeprefix(COMPLAINT)
     if said.startswith(_UNKNOWN):
         return _unknown(said.removeprefix(_UNKNOWN).split(), flags(config))
     if said.startswith(_MISSING):
+        # argparse looks for what is missing first. A slip in what is there may be why it is.
+        if strange := _strange(arguments, flags(config)):
+            return _unknown(strange, flags(config))
         return _missing(said.removeprefix(_MISSING).split(", ")[0], config)
     if without := _NO_VALUE.match(said):
         flag = without["flag"]
@@ -42,6 +47,12 @@ def _missing(name: str, config: type[BaseSettings]) -> StartupError:
     field = words(config).get(name)
     what = f": {field.description}" if field is not None else ""
     return StartupError(f"{name} is missing{what}.", remedy="See --help.")
+
+
+def _strange(arguments: Sequence[str], flags: list[str]) -> list[str]:
+    """What looks like a flag and is none. Behind a bare -- nothing is meant as a flag."""
+    words = takewhile(lambda word: word != "--", arguments)
+    return [word for word in words if word.startswith("--") and word.partition("=")[0] not in flags]
 
 
 def _unknown(words: list[str], flags: list[str]) -> StartupError:

@@ -35,6 +35,15 @@ from headrace.cli import main
             " Start one with `headrace up`, or give --url.",
         ),
         (["bench"], "ACTION is missing: engine or handoff: what is measured. See --help."),
+        # A slip in what is there is told before what is not there.
+        (["bench", "--bogus"], "There is no flag --bogus. See --help."),
+        (["explain", "--jsn=yes"], "There is no flag --jsn. Did you mean --json?"),
+        (["config", "check", "--json"], "There is no flag --json. See --help."),
+        (["config", "--", "--bogus"], "FILE is missing: the YAML file. See --help."),
+        (
+            ["bench", "--rounds", "3", "--json", "--no-json"],
+            "ACTION is missing: engine or handoff: what is measured. See --help.",
+        ),
         (["bench", "bogus"], "ACTION: Input should be 'engine' or 'handoff'. See --help."),
         (["config", "bogus", "file"], "ACTION: Input should be 'check'. See --help."),
         (["config", "check"], "FILE is missing: the YAML file. See --help."),
