@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from headrace.core.errors import HeadraceError, Unavailable
+from headrace.core.address import parted
+from headrace.core.errors import HeadraceError, StartupError, Unavailable
 from headrace.rpc.health import check
 
 
@@ -23,12 +24,21 @@ def ask(options: HealthOptions) -> int:
         if options.address.startswith(("http://", "https://")):
             _ask_http(options)
         else:
+            _require_address(options.address)
             asyncio.run(check(options.address, options.timeout_s))
     except HeadraceError as error:
         print(error.message)
         return 1
     print(f"{options.address} is ready.")
     return 0
+
+
+def _require_address(address: str) -> None:
+    """gRPC writes to standard error itself what it makes of one that is none."""
+    try:
+        parted(address)
+    except ValueError as error:
+        raise StartupError(f"{address!r} is neither a URL nor host:port of gRPC: {error}.") from None
 
 
 def _ask_http(options: HealthOptions) -> None:

@@ -60,3 +60,14 @@ def test_a_grpc_address_where_nothing_listens(capsys: pytest.CaptureFixture[str]
         address = url.removeprefix("http://").removesuffix("/ready")
     assert ask(HealthOptions(address, 2.0)) == 1
     assert address in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "address", ["", " ", "host", ":9000", "host:", "host:99999", "::1:9000", "ftp://host", "http:/x"]
+)
+def test_what_is_no_address_is_told_and_not_asked(address: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """gRPC itself would write to standard error what it makes of it."""
+    assert ask(HealthOptions(address, 2.0)) == 1
+    said = capfd.readouterr()
+    assert said.out.startswith(f"{address!r} is neither a URL nor host:port of gRPC: it ")
+    assert said.err == ""
