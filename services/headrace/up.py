@@ -7,16 +7,16 @@ The processes load for longer than all this takes: what is not needed to start t
 import asyncio
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 
 from headrace import config as configuration
 from headrace.bootstrap.launcher import command_line, open_launcher, worker_spec
+from headrace.bootstrap.logs_directory import put_away
 from headrace.config import EngineConfig, FrontendConfig, ProcessConfig, UpConfig, WorkerConfig
 from headrace.core.errors import StartupError, Unavailable
 from headrace.core.layout import DEFAULT_KV_BYTES
@@ -66,17 +66,9 @@ async def run(config: UpConfig) -> int:
                     await supervisor.stop()
         ended_well = True
     finally:
-        _put_away(directory, keep=not ended_well or supervisor is None or supervisor.deaths > 0)
+        stays = put_away(directory, keep=not ended_well or supervisor is None or supervisor.deaths > 0)
+        _say("ended", f"the logs stay in {directory}" if stays else "nothing is left")
     return 0 if was_ready else _INTERRUPTED
-
-
-def _put_away(logs_directory: Path, *, keep: bool) -> None:
-    """Logs are of use where something failed and was logged; else nothing is left behind."""
-    keep = keep and any(log.stat().st_size for log in logs_directory.glob("*"))
-    if not keep:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(logs_directory)
-    _say("ended", f"the logs stay in {logs_directory}" if keep else "nothing is left")
 
 
 def _quiet(level: str) -> str:
@@ -201,7 +193,8 @@ def _summary(config: UpConfig, files: ModelFiles) -> str:
 
 
 def _say(what: str, sentence: str) -> None:
-    print(f"{what:<5}  {sentence}", flush=True)
+    # In one piece: where Python does not buffer, print would write a line's end by itself.
+    print(f"{what:<5}  {sentence}\n", end="", flush=True)
 
 
 class _Board:

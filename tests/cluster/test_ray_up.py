@@ -26,7 +26,8 @@ SLOW_TO_NOTICE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("ray"), *RAY) as cluster:
+    """Its lines are read as they come, so they have to be whole where Python does not buffer them either."""
+    with running(tmp_path_factory.mktemp("ray"), *RAY, environment={"PYTHONUNBUFFERED": "1"}) as cluster:
         yield cluster
 
 

@@ -1,7 +1,6 @@
 """`headrace chaos`: configuration in, cases chosen, one run out."""
 
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace import config as configuration
+from headrace.bootstrap.logs_directory import put_away
 from headrace.chaos.cells import Cell, Filter, ci_subset, matrix, select
 from headrace.chaos.report import require_place, write_report
 from headrace.chaos.run import Plan
@@ -47,7 +47,9 @@ async def run(config: ChaosConfig) -> int:
         if not await stop.unless_asked(work()):
             return _INTERRUPTED
     finally:
-        _put_away(directory, keep=config.logs is not None or not (outcomes and outcomes[0].clean))
+        chosen = config.logs is not None
+        if put_away(directory, keep=chosen or not (outcomes and outcomes[0].clean), ours=not chosen):
+            print(f"The logs stay in {directory}.", file=sys.stderr)
     _tell(config, outcomes[0])
     return 0 if outcomes[0].clean else 1
 
@@ -59,14 +61,6 @@ def _tell(config: ChaosConfig, outcome: Outcome) -> None:
         print_outcome(outcome, Console())
     if config.report is not None:
         write_report(outcome, config.report)
-
-
-def _put_away(directory: Path, *, keep: bool) -> None:
-    """Logs are of use where something failed; else nothing is left behind."""
-    if keep:
-        print(f"The logs stay in {directory}.", file=sys.stderr)
-    else:
-        shutil.rmtree(directory)
 
 
 def _plan(config: ChaosConfig, cells: Sequence[Cell], directory: Path) -> Plan:

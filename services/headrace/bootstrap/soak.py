@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace import config as configuration
+from headrace.bootstrap.logs_directory import put_away
 from headrace.chaos.soak.plan import describe
 from headrace.chaos.soak.run import Soak, laps_of
 from headrace.chaos.soak.run import run as run_soak
@@ -44,7 +44,9 @@ async def run(config: SoakConfig) -> int:
         if not await stop.unless_asked(work()):
             return _INTERRUPTED
     finally:
-        _put_away(directory, keep=config.logs is not None or not (outcomes and outcomes[0].clean))
+        chosen = config.logs is not None
+        if put_away(directory, keep=chosen or not (outcomes and outcomes[0].clean), ours=not chosen):
+            print(f"The logs stay in {directory}.", file=sys.stderr)
     await _tell(config, outcomes[0])
     return 0 if outcomes[0].clean else 1
 
@@ -72,14 +74,6 @@ async def _commit(directory: Path) -> str:
     async with asyncio.timeout(_GIT_S):
         said, _ = await asked.communicate()
     return said.decode().strip()
-
-
-def _put_away(directory: Path, *, keep: bool) -> None:
-    """Logs are of use where something failed; else nothing is left behind."""
-    if keep:
-        print(f"The logs stay in {directory}.", file=sys.stderr)
-    else:
-        shutil.rmtree(directory)
 
 
 def _soak(config: SoakConfig, directory: Path) -> Soak:
