@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -21,14 +22,17 @@ from headrace.bench.handoff_network import Between, between
 from headrace.bench.handoff_rates import Caller, Connected, connected, connected_to_engine, measure_rates
 from headrace.bench.handoff_report import HandoffReport, LinkRow, Overlap, Prompts, as_json, print_report
 from headrace.bench.handoff_sender import Sender
+from headrace.bench.interruption import interruptible
 from headrace.bench.machine import this_machine
 from headrace.core.blocks import blocks_for
 from headrace.core.errors import StartupError
 from headrace.core.layout import KvLayout
 from headrace.engine.options import EngineOptions
 from headrace.modelfiles.resolve import resolve
+from headrace.transfer.link import END_UNIT
 from headrace.transfer.loopback import Switchboard
 
+_GIB = 2**30
 WIRINGS = {
     "ucx": Wiring("ucx", "ucx"),
     "ucx-posix": Wiring("ucx-posix", "ucx", "tcp,posix,self", leaves_host=False),
@@ -58,7 +62,8 @@ class HandoffBench:
 
 
 def run(bench: HandoffBench) -> int:
-    """Measure and print. Raises StartupError for what is not there or does not fit."""
+    """Measure and print. Raises StartupError for what is not there or does not fit, KeyboardInterrupt or SystemExit
+    where a signal asks it to stop: nothing is left then of the other process and the network."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     wirings = [WIRINGS[name] for name in bench.links if not bench.gbits or WIRINGS[name].leaves_host]
     if not wirings:
@@ -66,8 +71,10 @@ def run(bench: HandoffBench) -> int:
             f"None of these links leaves a host: {', '.join(bench.links)}.", remedy="Leave --gbits out, or name others."
         )
     with (
+        interruptible() as interruption,
         between(bench.gbits) as network,
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+        interruption.heeded(),
     ):
         task = progress.add_task("model", total=2 * len(wirings) + 1)
         report = _measured(bench, network, wirings, lambda what: progress.update(task, advance=1, description=what))
@@ -89,6 +96,7 @@ def _measured(
         raise StartupError(
             f"Prompts of {bench.prompt} tokens exceed the model's {config.max_position}.", remedy="Lower --prompt."
         )
+    _require_room(bench, cut)
     with _child(network.prefix) as child:
         if bench.prompt:
             tell("engine")
@@ -98,6 +106,20 @@ def _measured(
     return HandoffReport(
         files.name, machine, bench.gbits, layout.block_bytes, bench.unit_blocks, size, bench.prompt, rows
     )
+
+
+def _require_room(bench: HandoffBench, cut: Cut) -> None:
+    """Raises StartupError for more blocks than a transfer can name units of, or than fit as pages of both processes."""
+    most = END_UNIT * cut.unit_blocks
+    if bench.blocks > most:
+        raise StartupError(f"One hand-off has at most {most} blocks, and not {bench.blocks}.", remedy="Lower --blocks.")
+    needed, free = 2 * bench.blocks * cut.layout.block_bytes, psutil.virtual_memory().available
+    if needed > free:
+        raise StartupError(
+            f"{bench.blocks} blocks take {needed / _GIB:.1f} GiB in two processes, and {free / _GIB:.1f} GiB of memory"
+            " are free.",
+            remedy="Lower --blocks.",
+        )
 
 
 def _row(bench: HandoffBench, child: Caller, wiring: Wiring, cut: Cut, tell: Callable[[str], None]) -> LinkRow:
@@ -134,6 +156,9 @@ def _child(prefix: Sequence[str]) -> Iterator[ChildSender]:
     child = ChildSender(prefix)
     try:
         yield child
+    except BaseException:
+        child.abandon()
+        raise
     finally:
         child.end()
 
@@ -146,3 +171,6 @@ class _Beside:
 
     def call(self, method: str, *args: Any) -> Any:
         return getattr(self._sender, method)(*args)
+
+    def abandon(self) -> None:
+        self._sender.close()

@@ -28,7 +28,8 @@ class ChildSender:
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         command = [*prefix, sys.executable, "-m", "headrace.bench.handoff_child"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # A terminal's Ctrl-C is for the process that measures, which ends this one.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
         self._one_at_a_time = threading.Lock()
 
     def call(self, method: str, *args: Any) -> Any:
@@ -44,6 +45,10 @@ class ChildSender:
         if error is not None:
             raise error
         return answer
+
+    def abandon(self) -> None:
+        """Kill it: calls in progress raise Unavailable, and so do others."""
+        self._process.kill()
 
     def end(self) -> None:
         """It ends when its input does; it is killed if it does not."""
@@ -69,7 +74,7 @@ def main() -> int:
         while True:
             try:
                 method, args = pickle.load(sys.stdin.buffer)
-            except (EOFError, KeyboardInterrupt):
+            except EOFError:
                 return 0
             pickle.dump(_answer(sender, method, args), answers)
             answers.flush()

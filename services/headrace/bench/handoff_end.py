@@ -27,6 +27,8 @@ from headrace.transfer.wire import HEADER_BYTES
 
 # Of one measurement; none takes a tenth of it.
 LIMIT_S = 60.0
+# Nothing is under way where all went well; where not, the process ends soon.
+_CLOSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class HandoffEnd:
         try:
             self.bare.close()
         finally:
-            self.thread.close()
+            self.thread.close(_CLOSE_S)
 
     def _keep(self, report: TransferReport) -> None:
         self._reports.put((time.monotonic(), report))

@@ -25,6 +25,10 @@ class Caller(Protocol):
         """What its method returns. Raises what it raises."""
         ...
 
+    def abandon(self) -> None:
+        """Break off what it does, once nobody wants it any more: calls in progress end, others may fail."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -78,7 +82,8 @@ class Connected:
         return prefilled.computed - prefilled.began, complete - prefilled.computed
 
     def close(self) -> None:
-        self._beside.shutdown()
+        # Its last call has been waited for, or is abandoned.
+        self._beside.shutdown(wait=False)
 
 
 @contextmanager
@@ -100,18 +105,20 @@ def connected_to_engine(sender: Caller, wiring: Wiring, cut: Cut, blocks: int) -
 def _connected(
     sender: Caller, wiring: Wiring, cut: Cut, pages: PagePort, board: Switchboard | None
 ) -> Iterator[Connected]:
+    end = HandoffEnd(wiring, wiring.receiver, pages, cut.unit_blocks, board)
     try:
-        end = HandoffEnd(wiring, wiring.receiver, pages, cut.unit_blocks, board)
+        both = Connected(sender, end, wiring, cut)
         try:
-            both = Connected(sender, end, wiring, cut)
-            try:
-                yield both
-            finally:
-                both.close()
+            yield both
+        except BaseException:
+            # First: our end need not wait for what the sender has under way.
+            sender.abandon()
+            raise
         finally:
-            end.close()
+            both.close()
     finally:
-        sender.call("shut")
+        end.close()
+    sender.call("shut")
 
 
 def _written(cut: Cut, blocks: int) -> PageMemory:

@@ -11,8 +11,12 @@ from headrace.telemetry import logs
 
 
 def run(config: BenchConfig) -> int:
-    logs.setup("bench", level="warning")
-    return _handoff(config) if config.action == "handoff" else _engine(config)
+    if config.action == "engine":
+        logs.setup("bench", level="warning")
+        return _engine(config)
+    # Of transfers that are broken off there would be warnings.
+    logs.setup("bench", level="error")
+    return _handoff(config)
 
 
 def _engine(config: BenchConfig) -> int:

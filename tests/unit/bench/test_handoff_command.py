@@ -4,13 +4,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from fixtures.random_gguf import CONTEXT, write_random
 
 from headrace.cli import main
 from headrace.core.ticket import UNIT_BLOCKS
 from headrace.testbed.namespaces import obstacle
+from headrace.transfer.link import END_UNIT
 
 WHY_NOT = obstacle(("ip", "tc"))
 
@@ -62,3 +65,19 @@ def test_a_prompt_beyond_the_models_context_is_refused(model: Path, capsys: pyte
     command = ["bench", "handoff", "--model", str(model), "--cache-dir", str(model.parent)]
     assert main([*command, "--prompt", str(CONTEXT + 1)]) == 2
     assert f"Prompts of {CONTEXT + 1} tokens exceed the model's {CONTEXT}." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sentence"),
+    [
+        (99_999_999, f"One hand-off has at most {END_UNIT * UNIT_BLOCKS} blocks, and not 99999999. Lower --blocks."),
+        (END_UNIT * UNIT_BLOCKS, "blocks take 2.0 GiB in two processes, and 0.2 GiB of memory are free. Lower"),
+    ],
+)
+def test_more_blocks_than_there_is_room_for_are_refused(
+    blocks: int, sentence: str, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**28, total=2**30))
+    command = ["bench", "handoff", "--model", str(model), "--cache-dir", str(model.parent), "--prompt", "0"]
+    assert main([*command, "--blocks", str(blocks)]) == 2
+    assert sentence in capsys.readouterr().err
