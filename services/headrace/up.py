@@ -7,6 +7,7 @@ The processes load for longer than all this takes: what is not needed to start t
 import asyncio
 import json
 import os
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -194,7 +195,8 @@ def _summary(config: UpConfig, files: ModelFiles) -> str:
 
 def _say(what: str, sentence: str) -> None:
     # In one piece: where Python does not buffer, print would write a line's end by itself.
-    print(f"{what:<5}  {sentence}\n", end="", flush=True)
+    sys.stdout.write(f"{what:<5}  {sentence}\n")
+    sys.stdout.flush()
 
 
 class _Board:

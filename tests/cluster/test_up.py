@@ -57,6 +57,21 @@ def test_a_port_in_use_is_named_with_the_flag_that_changes_it() -> None:
         assert_one_sentence(up("--engine=fake", f"--grpc-port={port}"), str(port), "--grpc-port")
 
 
+def test_every_line_is_written_in_one_piece_where_python_does_not_buffer() -> None:
+    command = [sys.executable, "-m", "headrace.cli", "up", "--engine=fake", "--redis-url=redis://127.0.0.1:1"]
+    read, written = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with read, written:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        ports = ("--port=0", "--grpc-port=0")
+        subprocess.run(
+            [*command, *ports], stdout=written, stderr=subprocess.DEVNULL, env=environment, timeout=50, check=False
+        )
+        written.close()
+        pieces = list(iter(lambda: read.recv(4096).decode(), ""))
+    assert pieces[-1].split() == ["ended", "nothing", "is", "left"]
+    assert [piece for piece in pieces if piece.count("\n") != 1 or not piece.endswith("\n")] == []
+
+
 def test_a_missing_model_is_one_sentence() -> None:
     assert_one_sentence(up("/nowhere/model.gguf"), "/nowhere/model.gguf")
 
