@@ -36,6 +36,7 @@ _READY_WITHIN_S = 120.0
 # What a process may take, once its requests are done or cut off, to tell their callers and to close.
 _AFTER_DRAIN_S = 7.0
 _FRONTEND = "frontend"
+_REDIS = "redis"
 _INTERRUPTED = 130
 
 
@@ -49,10 +50,11 @@ async def run(config: UpConfig) -> int:
     directory = Path(tempfile.mkdtemp(prefix="headrace-"))
     _say("logs", f"{directory}")
     supervisor: Supervisor | None = None
+    own_redis: EmbeddedRedis | None = None
     ended_well = was_ready = False
     try:
-        async with _redis(config.redis_url.get_secret_value()) as redis_url:
-            _say("redis", without_secrets(redis_url))
+        async with _redis(config.redis_url.get_secret_value(), directory) as (redis_url, own_redis):
+            _say(_REDIS, without_secrets(redis_url))
             board = _Board(config, without_secrets(redis_url), directory)
             async with open_launcher(config.placement, config.ray_address) as launcher:
                 supervisor = Supervisor(board.on_ready, launcher, grace_s=config.drain_s + _AFTER_DRAIN_S)
@@ -67,7 +69,8 @@ async def run(config: UpConfig) -> int:
                     await supervisor.stop()
         ended_well = True
     finally:
-        stays = put_away(directory, keep=not ended_well or supervisor is None or supervisor.deaths > 0)
+        deaths = sum(kept.deaths for kept in (supervisor, own_redis) if kept is not None)
+        stays = put_away(directory, keep=not ended_well or deaths > 0)
         _say("ended", f"the logs stay in {directory}" if stays else "nothing is left")
     return 0 if was_ready else _INTERRUPTED
 
@@ -104,14 +107,18 @@ def _memory_share(config: UpConfig, workers: int) -> dict[str, float]:
 
 
 @asynccontextmanager
-async def _redis(url: str) -> AsyncIterator[str]:
-    """The address of a Redis: the one given, or one of our own for as long as the block runs."""
+async def _redis(url: str, directory: Path) -> AsyncIterator[tuple[str, EmbeddedRedis | None]]:
+    """The address of a Redis: the one given, or one of our own for as long as the block runs, and that one.
+
+    directory: of the logs."""
     if url:
         await _require_redis(url)
-        yield url
+        yield url, None
         return
-    async with EmbeddedRedis() as server:
-        yield server.url
+    own = directory / _REDIS
+    own.mkdir()
+    async with EmbeddedRedis(own) as server:
+        yield server.url, server
 
 
 async def _require_redis(url: str) -> None:
@@ -204,7 +211,7 @@ class _Board:
 
     def __init__(self, config: UpConfig, redis_url: str, directory: Path) -> None:
         self._file = config.state_file
-        self._state: dict[str, dict[str, str]] = {"redis": {"url": redis_url}, "logs": {"path": str(directory)}}
+        self._state: dict[str, dict[str, str]] = {_REDIS: {"url": redis_url}, "logs": {"path": str(directory)}}
         self.url = ""
 
     def on_ready(self, spec: ProcessSpec, pid: int, said: dict[str, str]) -> None:

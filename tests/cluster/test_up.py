@@ -150,6 +150,22 @@ def test_workers_that_were_told_to_leave_are_no_failure(tmp_path: Path) -> None:
     assert (log.count("process.left"), log.count("process.died")) == (2, 0)
 
 
+def test_a_redis_that_died_is_a_death(tmp_path: Path) -> None:
+    """It comes back, the fleet with it, and what was logged meanwhile stays."""
+    with running(tmp_path, "--engine=fake") as cluster:
+        (redis,) = (child for child in psutil.Process(cluster.process.pid).children() if "redis" in child.name())
+        redis.kill()
+        eventually((tmp_path / "up.log").read_text, lambda log: "redis.died" in log)
+        body = {"prompt": "Still here", "max_tokens": 2}
+        httpx.post(f"{cluster.url}/v1/completions", json=body, timeout=30).raise_for_status()
+        cluster.process.send_signal(signal.SIGINT)
+        said, _ = cluster.process.communicate(timeout=40)
+    logs = Path(cluster.state["logs"]["path"])
+    assert said.splitlines()[-1] == f"ended  the logs stay in {logs}"
+    assert (logs / "redis" / "redis.log").stat().st_size
+    shutil.rmtree(logs)
+
+
 def test_ctrl_c_tells_everybody_how_the_answer_ended(tmp_path: Path) -> None:
     """An answer that cannot be finished in time ends with one clear error, streamed or not."""
     endless = {"prompt": "On and on", "max_tokens": 8000, "ignore_eos": True}

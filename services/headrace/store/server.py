@@ -77,7 +77,7 @@ def command_line(server: Path, directory: Path, parent: int) -> list[str]:
 class EmbeddedRedis:
     """An async context manager: inside it `url` answers. A Redis that dies is started again, empty, at the same url.
 
-    directory: an existing one to run in, kept; by default a temporary one, removed by `stop`.
+    directory: an existing one to run in, kept; by default a temporary one, removed by `stop`. deaths: until now.
     """
 
     def __init__(self, directory: Path | None = None, *, ready_s: float = 10.0) -> None:
@@ -86,6 +86,7 @@ class EmbeddedRedis:
         self._directory: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
+        self.deaths = 0
 
     @property
     def url(self) -> str:
@@ -132,6 +133,7 @@ class EmbeddedRedis:
         while True:
             assert self._process is not None, "kept only while there is one"
             code = await self._process.wait()
+            self.deaths += 1
             log.warning("redis.died", exit_code=code)
             await self._launch_again()
 
