@@ -67,13 +67,38 @@ def load(path: Path, names: Names) -> Document:
 
 def _parse(path: Path) -> object:
     try:
-        return yaml.safe_load(path.read_text())
+        return yaml.load(path.read_text(), _Once)
+    except _Twice as twice:
+        raise StartupError(
+            f"{path} says {twice.key!r} twice, again in line {twice.line}.", remedy="Keep one."
+        ) from None
     except OSError as error:
         raise StartupError(f"Cannot read the configuration {path}: {error.strerror}.") from None
     except yaml.MarkedYAMLError as error:
         raise StartupError(f"{path} is not YAML{_place(error)}.", remedy="Mend it there, or a little before.") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise StartupError(f"{path} is not YAML that can be read ({type(error).__name__}).") from None
+
+
+class _Twice(Exception):
+    """A mapping says a key again."""
+
+    def __init__(self, key: str, line: int) -> None:
+        super().__init__(key, line)
+        self.key, self.line = key, line
+
+
+class _Once(yaml.SafeLoader):
+    """YAML's own reader takes the last of two values for one key, without a word."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Before what `<<` brings in is put beside the keys that go over it."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise _Twice(key.value, key.start_mark.line + 1)
+            seen.add(str(key.value))
+        super().flatten_mapping(node)
 
 
 def _place(error: yaml.MarkedYAMLError) -> str:

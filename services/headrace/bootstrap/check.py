@@ -12,7 +12,9 @@ def run(config: CheckConfig) -> int:
     """Print every process's effective configuration as YAML. Raises StartupError at the first mistake."""
     document = load(config.file, NAMES)
     flags = [f"--config={config.file}"]
-    told = {name: effective(read(SECTIONS[name], flags)) for name in document.sections}
+    # Where no process is named, what stands there is for all that may be started with it.
+    named = document.sections or (() if document.pools else NAMES.sections)
+    told = {name: effective(read(SECTIONS[name], flags)) for name in named}
     for pool in document.pools:
         worker = effective(read(SECTIONS["worker"], [*flags, f"--pool={pool}"]))
         told[f"pool {pool}"] = {**pool_size(document, pool).model_dump(), **worker}

@@ -61,6 +61,9 @@ def test_up_is_frontend_and_workers_at_once(file: Path) -> None:
         ("- 1", ["names and values"]),
         ("worker: {port: many}", ["port"]),
         ("frontend: {disaggregation: sometimes}", ["disaggregation", "always"]),
+        ("metrics_port: many", ["metrics_port"]),
+        ("worker: {port: 1}\nfleet: a\nworker: {port: 2}", ["'worker'", "twice", "line 3"]),
+        ("pools:\n  a:\n    role: decode\n    role: prefill", ["'role'", "twice", "line 4"]),
     ],
 )
 def test_mistakes_are_one_sentence_that_names_the_place(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -89,6 +92,24 @@ def test_where_it_is_not_yaml_is_said(tmp_path: Path) -> None:
     path.write_text("fleet: a\nworker_token: a: b\n")
     with pytest.raises(StartupError, match="line 2, column 16"):
         check(CheckConfig(action="check", file=path))
+
+
+def test_a_key_may_go_over_what_is_merged_in(tmp_path: Path) -> None:
+    path = tmp_path / "merged.yaml"
+    path.write_text("pools:\n  a: &a {role: prefill, threads: 1}\n  b:\n    <<: *a\n    role: decode\n")
+    worker = read(WorkerConfig, [f"--config={path}", "--pool=b"])
+    assert (worker.role, worker.threads) == ("decode", 1)
+
+
+def test_check_shows_every_process_where_the_file_names_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "shared.yaml"
+    path.write_text("fleet: prod\n")
+    assert check(CheckConfig(action="check", file=path)) == 0
+    told = yaml.safe_load(capsys.readouterr().out)
+    assert {"frontend", "router", "gateway", "worker", "up"} <= set(told)
+    assert {process["fleet"] for process in told.values()} == {"prod"}
 
 
 def test_a_missing_file_and_a_missing_pool_are_named(file: Path) -> None:
