@@ -200,6 +200,7 @@ class Program:
     """Operations in order. keep: what they point to, held as long as the program lives.
 
     timings: where set, runs add to it; they then start and end each operation by itself, which takes longer.
+    Raises ValueError for a product without the scratch that it wants.
     """
 
     def __init__(self, operations: Sequence[Operation], keep: Sequence[object]) -> None:
@@ -207,6 +208,7 @@ class Program:
         self._keep = tuple(keep)
         self._ops = (_Op * len(operations))()
         for op, operation in zip(self._ops, operations, strict=True):
+            _require_scratch(operation)
             op.kind = _KINDS.index(type(operation))
             setattr(op.operation, type(operation).__name__.lower(), operation)
 
@@ -230,6 +232,15 @@ class Program:
                 head = op.operation.head
                 found.append(Matrix(Format(head.format), head.vocabulary, head.width))
         return found
+
+
+def _require_scratch(operation: Operation) -> None:
+    """Without it the product would write to nowhere. Which formats want some depends on the instruction set."""
+    if not isinstance(operation, Linear | Head) or operation.scratch:
+        return
+    inner = operation.inner if isinstance(operation, Linear) else operation.width
+    if _library().headrace_scratch(operation.format, 1, inner):
+        raise ValueError(f"A product in {Format(operation.format).name} wants scratch here and has none.")
 
 
 def scratch(format: Format, rows: int, inner: int) -> npt.NDArray[np.uint8] | None:

@@ -37,7 +37,7 @@ KEPT = {
 def linear(
     rows: Tensor, packed: Packed, bias: Tensor | None = None, out: Tensor | None = None, threads: int = 2
 ) -> Tensor:
-    room = native.scratch(packed.format, len(rows), packed.inner)
+    room = native.scratch(packed.format, max(len(rows), 1), packed.inner)
     to = torch.full((len(rows), packed.columns), math.nan) if out is None else out
     operation = Linear(
         in_=rows.data_ptr(),

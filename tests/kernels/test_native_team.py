@@ -40,12 +40,27 @@ def _second_thread() -> int:
     return int(made)
 
 
+def _stat(thread: int) -> list[str]:
+    """The fields behind the name: its state comes first."""
+    return (_TASKS / str(thread) / "stat").read_text().rpartition(")")[2].split()
+
+
 def _processor(thread: int) -> int:
-    return int((_TASKS / str(thread) / "stat").read_text().rpartition(")")[2].split()[_PROCESSOR])
+    return int(_stat(thread)[_PROCESSOR])
+
+
+def _until_asleep(thread: int) -> None:
+    """One that looks for work yet may be about to part, and would not see that it was bound meanwhile."""
+    deadline = time.monotonic() + _WITHIN_S
+    while _stat(thread)[0] != "S":
+        assert time.monotonic() < deadline, "the team's thread does not come to rest"
+        os.sched_yield()
 
 
 def _bind(processors: set[int], *threads: int) -> None:
     for thread in threads:
+        if thread != threading.get_native_id():
+            _until_asleep(thread)
         os.sched_setaffinity(thread, processors)
 
 
@@ -58,12 +73,14 @@ def test_threads_that_share_a_processor_part_and_may_run_where_they_might_before
     try:
         _bind(one, caller, other)
         _work(2)
+        _until_asleep(other)
         assert os.sched_getaffinity(caller) == os.sched_getaffinity(other) == one
         _bind(allowed, other)
         deadline = time.monotonic() + _WITHIN_S
         while _processor(other) in one:
             assert time.monotonic() < deadline, "the team's threads stay on one processor"
             _work(2)
+        _until_asleep(other)
         assert os.sched_getaffinity(other) == allowed
         assert os.sched_getaffinity(caller) == one
     finally:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headrace_kernels import native
-from headrace_kernels.native import Activation, Format, Gate, Linear, Matrix, Norm, Program, Step, Timings
+from headrace_kernels.native import Activation, Format, Gate, Head, Linear, Matrix, Norm, Program, Step, Timings
 from headrace_kernels.packed_tensor import packed_tensor
 
 pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason="The native kernels are not built here.")
@@ -22,19 +22,22 @@ class Feed:
         normed, wide, inner = torch.empty(ROWS, WIDTH), torch.empty(ROWS, 2 * INNER), torch.empty(ROWS, INNER)
         up = packed_tensor(torch.randn(2 * INNER, WIDTH, generator=noise), Format.BF16)
         down = packed_tensor(torch.randn(WIDTH, INNER, generator=noise), Format.INT4)
-        room = native.scratch(Format.INT4, ROWS, INNER)
+        rooms = [native.scratch(Format.BF16, ROWS, WIDTH), native.scratch(Format.INT4, ROWS, INNER)]
+        places = [None if room is None else room.ctypes.data for room in rooms]
         weight = torch.ones(WIDTH)
-        assert room is not None
         operations = (
             Norm(self.states.data_ptr(), weight.data_ptr(), normed.data_ptr(), WIDTH, 1e-5, 0),
-            Linear(normed.data_ptr(), up.address, None, wide.data_ptr(), None, 2 * INNER, WIDTH, Format.BF16, 0),
+            Linear(
+                *(normed.data_ptr(), up.address, None, wide.data_ptr(), places[0]),
+                *(2 * INNER, WIDTH, Format.BF16, 0),
+            ),
             Gate(wide.data_ptr(), inner.data_ptr(), INNER, Activation.SILU),
             Linear(
-                *(inner.data_ptr(), down.address, None, self.out.data_ptr(), room.ctypes.data),
+                *(inner.data_ptr(), down.address, None, self.out.data_ptr(), places[1]),
                 *(WIDTH, INNER, Format.INT4, 0),
             ),
         )
-        self.program = Program(operations, (normed, wide, inner, up, down, room, weight))
+        self.program = Program(operations, (normed, wide, inner, up, down, *rooms, weight))
 
     def run(self) -> torch.Tensor:
         self.out.fill_(torch.nan)
@@ -62,6 +65,18 @@ def test_time_is_booked_by_kind_and_adds_up() -> None:
     before = timings.seconds
     feed.run()
     assert timings.seconds == before
+
+
+@pytest.mark.parametrize("format", [Format.INT4, Format.INT8, Format.INT8_GROUPS])
+def test_a_product_without_its_scratch_is_refused(format: Format) -> None:
+    """It would write to nowhere."""
+    weights = packed_tensor(torch.ones(WIDTH, WIDTH), format)
+    states, out = torch.ones(ROWS, WIDTH), torch.empty(ROWS, WIDTH)
+    product = Linear(states.data_ptr(), weights.address, None, out.data_ptr(), None, WIDTH, WIDTH, format, 0)
+    head = Head(*([states.data_ptr()] * 3), weights.address, None, WIDTH, WIDTH, 1e-5, 0.0, format)
+    for operation in (product, head):
+        with pytest.raises(ValueError, match=f"{format.name} wants scratch"):
+            Program([operation], [weights])
 
 
 def test_a_program_knows_its_matrices() -> None:

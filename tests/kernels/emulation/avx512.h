@@ -62,21 +62,22 @@ inline __m512 dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
     }));
 }
 
-// Whether vcvtne2ps2bf16 is to be wrong, for what finds such a processor; see processor.cpp.
-bool spoilt();
-
 // `low` fills the lower half.
 inline __m512bh cvtne2ps_pbh(__m512 high, __m512 low) {
-    const auto upper = as<Floats>(spoilt() ? low : high), lower = as<Floats>(low);
+    const auto upper = as<Floats>(high), lower = as<Floats>(low);
     return as<__m512bh>(lanes<Halves>([&](size_t i) { return narrowed(i < 16 ? lower[i] : upper[i - 16]); }));
 }
+
+// Whether vpdpbusd is to leave out each last product, for what finds such a processor; see processor.cpp.
+bool spoilt();
 
 inline __m512i dpbusd_epi32(__m512i sum, __m512i unsigned_bytes, __m512i signed_bytes) {
     const auto from = as<Words>(sum);
     const auto a = as<Bytes>(unsigned_bytes), b = as<Bytes>(signed_bytes);
     return as<__m512i>(lanes<Words>([&](size_t i) {
         int32_t total = 0;
-        for (size_t j = 4 * i; j < 4 * i + 4; ++j) total += (int32_t)a[j] * (int8_t)b[j];
+        const size_t end = 4 * i + (spoilt() ? 3 : 4);
+        for (size_t j = 4 * i; j < end; ++j) total += (int32_t)a[j] * (int8_t)b[j];
         return from[i] + (uint32_t)total;
     }));
 }

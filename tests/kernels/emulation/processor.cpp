@@ -1,7 +1,7 @@
 // Stands in for csrc/processor.cpp: everything that is emulated can be run.
 //
 // EMULATION in the environment when the library is loaded: "narrow" is a processor with AVX2 alone, "spoilt" one whose
-// vcvtne2ps2bf16 is off.
+// vpdpbusd is off.
 #include "processor.h"
 
 #include <cstdlib>
