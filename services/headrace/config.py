@@ -56,6 +56,7 @@ class ProcessConfig(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix=_PREFIX,
+        env_prefix_target="all",
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_hide_none_type=True,
