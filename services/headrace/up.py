@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -41,7 +42,7 @@ _INTERRUPTED = 130
 
 
 async def run(config: UpConfig) -> int:
-    """Serve until SIGINT or SIGTERM. Returns the exit code: 130 if it was stopped before it was ready.
+    """Serve until SIGINT, SIGTERM or SIGHUP. Returns the exit code: 130 if it was stopped before it was ready.
 
     Raises StartupError if the cluster cannot come up; nothing is left then but, where a process ran, the logs."""
     logs.setup("up", level=_quiet(config.log_level), as_json=config.log_json)
@@ -49,6 +50,7 @@ async def run(config: UpConfig) -> int:
     files = await asyncio.to_thread(_preflight, config)
     directory = Path(tempfile.mkdtemp(prefix="headrace-"))
     _say("logs", f"{directory}")
+    stop.last_act = partial(_end, directory, keep=True)
     supervisor: Supervisor | None = None
     own_redis: EmbeddedRedis | None = None
     ended_well = was_ready = False
@@ -70,9 +72,13 @@ async def run(config: UpConfig) -> int:
         ended_well = True
     finally:
         deaths = sum(kept.deaths for kept in (supervisor, own_redis) if kept is not None)
-        stays = put_away(directory, keep=not ended_well or deaths > 0)
-        _say("ended", f"the logs stay in {directory}" if stays else "nothing is left")
+        _end(directory, keep=not ended_well or deaths > 0)
     return 0 if was_ready else _INTERRUPTED
+
+
+def _end(logs_directory: Path, *, keep: bool) -> None:
+    stays = put_away(logs_directory, keep=keep)
+    _say("ended", f"the logs stay in {logs_directory}" if stays else "nothing is left")
 
 
 def _quiet(level: str) -> str:

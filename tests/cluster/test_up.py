@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import httpx
 import openai
@@ -164,6 +165,58 @@ def test_a_redis_that_died_is_a_death(tmp_path: Path) -> None:
     assert said.splitlines()[-1] == f"ended  the logs stay in {logs}"
     assert (logs / "redis" / "redis.log").stat().st_size
     shutil.rmtree(logs)
+
+
+def test_a_closed_terminal_is_told_like_ctrl_c(tmp_path: Path) -> None:
+    with running(tmp_path, "--engine=fake") as cluster:
+        cluster.process.send_signal(signal.SIGHUP)
+        said, _ = cluster.process.communicate(timeout=40)
+    assert cluster.process.returncode == 0
+    assert said.splitlines()[-1] == "ended  nothing is left"
+
+
+def test_who_outlives_the_terminal_does(tmp_path: Path) -> None:
+    """Started as nohup does it."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with running(tmp_path, "--engine=fake") as cluster:
+            cluster.process.send_signal(signal.SIGHUP)
+            body = {"prompt": "Still here", "max_tokens": 2}
+            httpx.post(f"{cluster.url}/v1/completions", json=body, timeout=30).raise_for_status()
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
+def test_the_second_ctrl_c_ends_at_once_and_names_what_is_left(tmp_path: Path) -> None:
+    flags = ["--engine=fake", "--fake-step-ms=20", "--drain-s=60", "--port=0", "--grpc-port=0"]
+    endless = {"prompt": "On and on", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+    with (tmp_path / "up.log").open("w") as log:
+        command = [sys.executable, "-m", "headrace.cli", "up", *flags]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
+    try:
+        with process.stdout as said:
+            logs = Path(_line(said, "logs").split()[1])
+            url = _line(said, "ready").split()[1]
+            with httpx.stream("POST", f"{url}/completions", json=endless, timeout=60) as response:
+                next(response.iter_lines())
+                # 1. The first one waits for the answer.
+                process.send_signal(signal.SIGINT)
+                assert "Ctrl-C again" in _line(said, "drain")
+                # 2. The second waits for nobody.
+                process.send_signal(signal.SIGINT)
+                ended = _line(said, "ended")
+        assert process.wait(timeout=10) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert ended == (f"ended  the logs stay in {logs}\n" if logs.exists() else "ended  nothing is left\n")
+    shutil.rmtree(logs, ignore_errors=True)
+
+
+def _line(said: IO[str], word: str) -> str:
+    """The next line that begins so."""
+    return next(line for line in said if line.startswith(word))
 
 
 def test_ctrl_c_tells_everybody_how_the_answer_ended(tmp_path: Path) -> None:

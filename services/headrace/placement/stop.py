@@ -4,25 +4,29 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 _INTERRUPTED = 130
 
 
 class Stop:
-    """`wait()` returns once the process was asked to stop. A second signal ends the process at once."""
+    """`wait()` returns once the process was asked to stop. A second signal ends the process at once.
+
+    last_act: what is still done then. It must return at once.
+    """
 
     def __init__(self) -> None:
+        self.last_act: Callable[[], None] | None = None
         self._event = asyncio.Event()
         self._transport: asyncio.BaseTransport | None = None
 
     @staticmethod
     async def arm(*, lifeline: bool) -> "Stop":
-        """Listen for SIGINT and SIGTERM and, with `lifeline`, for the closing of standard input."""
+        """Listen for SIGINT, SIGTERM, the end of the terminal and, with `lifeline`, the closing of standard input."""
         stop = Stop()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, *_terminal_ends()):
             loop.add_signal_handler(number, stop._on_signal)
         if lifeline:
             stop._transport, _ = await loop.connect_read_pipe(lambda: _Lifeline(stop), sys.stdin)
@@ -54,8 +58,17 @@ class Stop:
 
     def _on_signal(self) -> None:
         if self._event.is_set():
-            os._exit(_INTERRUPTED)
+            try:
+                if self.last_act is not None:
+                    self.last_act()
+            finally:
+                os._exit(_INTERRUPTED)
         self._event.set()
+
+
+def _terminal_ends() -> tuple[signal.Signals, ...]:
+    """SIGHUP, but where whoever started the process asked that it outlive its terminal, as nohup does."""
+    return () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
 
 
 class _Lifeline(asyncio.Protocol):
