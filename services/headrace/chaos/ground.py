@@ -25,6 +25,11 @@ def without_namespaces(network: str) -> str:
     return why
 
 
+def way_to_namespaces(network: str) -> str:
+    """What to do where there are none, as the beginning of a sentence. network: as it was asked for."""
+    return "Leave --network=host out" if network == "host" else way_out()
+
+
 async def networks(closing: AsyncExitStack, in_namespaces: bool) -> tuple[Namespaces | None, Mapping[str, str]]:
     """Namespaces for as long as `closing`, or None, and the address of each member."""
     if not in_namespaces:

@@ -1,11 +1,14 @@
 """Where there can be no namespaces: what is told names what is missing here, and nothing that is there already."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
+from headrace.chaos.cells import Fault, matrix
 from headrace.chaos.ground import without_namespaces
+from headrace.chaos.run import Plan, run
 from headrace.core.errors import StartupError
 
 
@@ -40,3 +43,12 @@ def test_others_are_told_to_become_root(tools: Path) -> None:
     with pytest.raises(StartupError) as told:
         without_namespaces("namespaces")
     assert told.value.remedy == "Become root, or give --network=host."
+
+
+def test_a_run_of_which_nothing_can_be_played_is_refused(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    cells = [cell for cell in matrix() if cell.fault is Fault.PARTITION]
+    with pytest.raises(StartupError, match=r"^No case .* can be played: processes share .*") as told:
+        asyncio.run(run(Plan(cells, "", "host", logs, "", {})))
+    assert told.value.remedy == "Leave --network=host out, or choose other faults than partition."
+    assert not logs.exists()
