@@ -247,7 +247,7 @@ def read(config: type[Config], arguments: Sequence[str], command: str = "") -> C
         over = _over_file(type(first), load(first.config, NAMES), getattr(first, "pool", ""))
         return _parsed(over, arguments, command)
     except ValidationError as error:
-        mistakes = [f"{config_flags.named(item['loc'], config)}: {item['msg'].rstrip('.')}." for item in error.errors()]
+        mistakes = [f"{_told(item['loc'], config, arguments)}: {item['msg'].rstrip('.')}." for item in error.errors()]
         raise StartupError(" ".join(mistakes), remedy="See --help.") from None
     except SettingsError as error:
         if str(error).startswith(config_flags.COMPLAINT):
@@ -255,6 +255,13 @@ def read(config: type[Config], arguments: Sequence[str], command: str = "") -> C
         raise StartupError(
             f"{_unreadable(config)} cannot be read.", remedy='A variable with several values is JSON: ["one", "two"].'
         ) from None
+
+
+def _told(location: tuple[int | str, ...], config: type[BaseSettings], arguments: Sequence[str]) -> str:
+    """What the value that is at fault came from: a variable, where one is set and no flag goes over it."""
+    name = config_flags.named(location, config)
+    variable = f"{_PREFIX}{name.lstrip('-').replace('-', '_').upper()}"
+    return variable if variable in os.environ and not config_flags.given(name, arguments) else name
 
 
 def _parsed(config: type[Config], arguments: Sequence[str], command: str) -> Config:

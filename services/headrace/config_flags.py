@@ -43,6 +43,12 @@ def named(location: tuple[int | str, ...], config: type[BaseSettings]) -> str:
     return name.upper() if name.upper() in words(config) else f"--{name.replace('_', '-')}"
 
 
+def given(name: str, arguments: Sequence[str]) -> bool:
+    """Whether a command line has this flag. Of a word nobody can tell: it counts as given."""
+    before = takewhile(lambda word: word != "--", arguments)
+    return not name.startswith("--") or any(word.partition("=")[0] == name for word in before)
+
+
 def _missing(name: str, config: type[BaseSettings]) -> StartupError:
     field = words(config).get(name)
     what = f": {field.description}" if field is not None else ""

@@ -5,9 +5,19 @@ import json
 import structlog
 
 from headrace.config import ProcessConfig, effective
+from headrace.core.errors import StartupError
 from headrace.telemetry import logs
 
 log = structlog.get_logger()
+
+
+def redis_of(config: ProcessConfig, who: str) -> str:
+    """The address of the fleet's Redis, asked for before `begin`: what is missing stands alone then. Raises
+    StartupError."""
+    url = config.redis_url.get_secret_value()
+    if not url:
+        raise StartupError(f"{who} needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
+    return url
 
 
 def begin(name: str, config: ProcessConfig) -> None:

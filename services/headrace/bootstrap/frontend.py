@@ -13,7 +13,6 @@ from headrace.bootstrap import announce
 from headrace.config import FrontendConfig, GatewayConfig, HttpConfig, RouterConfig
 from headrace.core.address import joined
 from headrace.core.admin import Admin
-from headrace.core.errors import StartupError
 from headrace.gateway.app import build_app
 from headrace.gateway.options import GatewayOptions
 from headrace.gateway.server import GatewayServer
@@ -45,10 +44,11 @@ _SERVER_S = 1.0
 
 async def run_frontend(config: FrontendConfig) -> None:
     """Gateway and router in one process; the call between them is in-process."""
+    redis_url = announce.redis_of(config, "A router")
     announce.begin("frontend", config)
     stop = await Stop.arm(lifeline=config.lifeline)
     async with AsyncExitStack() as closing:
-        router = await _router(config, closing)
+        router = await _router(config, redis_url, closing)
         grpc = await _grpc(config, router, closing)
         url = await _http(config, router, router, closing, grace_s=_SERVER_S)
         _drain_first(router, grpc, config, closing)
@@ -58,10 +58,11 @@ async def run_frontend(config: FrontendConfig) -> None:
 
 async def run_router(config: RouterConfig) -> None:
     """A router alone: gRPC only."""
+    redis_url = announce.redis_of(config, "A router")
     announce.begin("router", config)
     stop = await Stop.arm(lifeline=config.lifeline)
     async with AsyncExitStack() as closing:
-        router = await _router(config, closing)
+        router = await _router(config, redis_url, closing)
         grpc = await _grpc(config, router, closing)
         _drain_first(router, grpc, config, closing)
         announce.ready(grpc=_at(config, grpc))
@@ -92,10 +93,7 @@ async def _routers(config: GatewayConfig, closing: AsyncExitStack) -> Routers:
     return routers
 
 
-async def _router(config: RouterConfig, closing: AsyncExitStack) -> Router:
-    redis_url = config.redis_url.get_secret_value()
-    if not redis_url:
-        raise StartupError("A router needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
+async def _router(config: RouterConfig, redis_url: str, closing: AsyncExitStack) -> Router:
     model = await asyncio.to_thread(_served_model, config)
     store = Store(redis_url)
     closing.push_async_callback(store.close)

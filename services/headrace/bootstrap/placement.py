@@ -33,9 +33,9 @@ class PoolSize(BaseModel):
 
 async def run(config: PlacementConfig) -> None:
     """Place every pool's workers and keep them running until asked to stop. Raises StartupError."""
+    specs = worker_specs(config)
     announce.begin("placement", config)
     stop = await Stop.arm(lifeline=config.lifeline)
-    specs = worker_specs(config)
     async with open_launcher(config.placement, config.ray_address, keep_as=config.fleet) as launcher:
         supervisor = Supervisor(_on_ready, launcher, grace_s=config.drain_s + _AFTER_DRAIN_S, ready_s=config.ready_s)
         try:

@@ -61,11 +61,9 @@ async def run(config: WorkerConfig, link: LinkFactory | None = None) -> int:
     link: the one that workers of one process share; by default what the configuration names.
     """
     name = config.name or f"{config.role}-{socket.gethostname()}-{os.getpid()}"
-    announce.begin(name, config)
-    redis_url = config.redis_url.get_secret_value()
-    if not redis_url:
-        raise StartupError("A worker needs the fleet's Redis.", remedy="Give --redis-url, or use `headrace up`.")
+    redis_url = announce.redis_of(config, "A worker")
     ports = port_range(config.data_port_range)
+    announce.begin(name, config)
     link = link or make_link(config.link, _reached_at(config), tls=config.ucx_tls, ports=ports)
     stop = await Stop.arm(lifeline=config.lifeline)
     model, engine, ranks = await asyncio.to_thread(_load, config)

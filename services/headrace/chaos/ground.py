@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.chaos.checkpoint import make_checkpoint
 from headrace.chaos.members import MODEL, NAMES
 from headrace.core.errors import StartupError
-from headrace.testbed.namespaces import Namespaces, namespaces, obstacle
+from headrace.testbed.namespaces import Namespaces, namespaces, obstacle, way_out
 
 LOOPBACK = "127.0.0.1"
 _PORTS = (9000, 8000)
@@ -21,8 +21,13 @@ def without_namespaces(network: str) -> str:
         return "processes share this machine's network"
     why = obstacle()
     if why and network == "namespaces":
-        raise StartupError(f"There can be no namespaces: {why}.", remedy="Become root, or give --network=host.")
+        raise StartupError(f"There can be no namespaces: {why}.", remedy=f"{way_out()}, or give --network=host.")
     return why
+
+
+def way_to_namespaces(network: str) -> str:
+    """What to do where there are none, as the beginning of a sentence. network: as it was asked for."""
+    return "Leave --network=host out" if network == "host" else way_out()
 
 
 async def networks(closing: AsyncExitStack, in_namespaces: bool) -> tuple[Namespaces | None, Mapping[str, str]]:

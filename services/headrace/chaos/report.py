@@ -32,6 +32,6 @@ def markdown(outcome: Outcome) -> str:
     ]
     lines += [table_line([*group, *figures(rows)]) for group, rows in groups(outcome.rows)]
     lines.append(table_line(["**all**", "", *figures(outcome.rows)]))
-    if outcome.skipped:
-        lines += ["", f"{len(outcome.skipped)} cases were left out: {outcome.why_skipped}."]
+    if outcome.left_out:
+        lines += ["", outcome.left_out]
     return "\n".join(lines)

@@ -20,12 +20,12 @@ from headrace.chaos.case import Arena, Row, run_case, unplayed
 from headrace.chaos.cells import Cell, Fault
 from headrace.chaos.cluster import Cluster
 from headrace.chaos.control import Control
-from headrace.chaos.ground import LOOPBACK, networks, own_model, ports, without_namespaces
+from headrace.chaos.ground import LOOPBACK, networks, own_model, ports, way_to_namespaces, without_namespaces
 from headrace.chaos.members import Settings, members
 from headrace.chaos.proxies import Proxies
 from headrace.chaos.table import Outcome, row_json
 from headrace.chaos.whole import come_up
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, StartupError
 
 # Beside the logs: a line of JSON a case, written when it is over.
 ROWS = "rows.jsonl"
@@ -48,9 +48,14 @@ class Plan:
 
 
 async def run(plan: Plan) -> Outcome:
-    """Play all cells that can be played here. Raises StartupError."""
+    """Play all cells that can be played here. Raises StartupError, also if none can."""
     why = without_namespaces(plan.network)
     playable = [cell for cell in plan.cells if not (why and cell.fault is Fault.PARTITION)]
+    if not playable:
+        raise StartupError(
+            f"No case that was chosen can be played: {why}, so nothing can be parted.",
+            remedy=f"{way_to_namespaces(plan.network)}, or choose other faults than partition.",
+        )
     skipped = [cell.id for cell in plan.cells if cell not in playable]
     plan.logs.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()

@@ -34,6 +34,14 @@ class Outcome:
         return total([*(row.counts for row in self.rows), Counts(hung=len(self.hung))])
 
     @property
+    def left_out(self) -> str:
+        """How many cases were not played and why, as a sentence; "" if all were."""
+        if not self.skipped:
+            return ""
+        count = "1 case was" if len(self.skipped) == 1 else f"{len(self.skipped)} cases were"
+        return f"{count} left out: {self.why_skipped}."
+
+    @property
     def clean(self) -> bool:
         return self.counts.clean
 
@@ -73,8 +81,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     console.print(_table(outcome))
     requests = sum(sum(row.states.values()) for row in outcome.rows)
     console.print(f"{len(outcome.rows)} cases, {requests} requests, {outcome.seconds:.0f} s")
-    if outcome.skipped:
-        console.print(f"{len(outcome.skipped)} cases were left out: {outcome.why_skipped}.")
+    if outcome.left_out:
+        console.print(outcome.left_out)
     if outcome.hung:
         console.print(f"Did not stop in time: {', '.join(outcome.hung)}.")
     bad = [row for row in outcome.rows if not row.counts.clean]

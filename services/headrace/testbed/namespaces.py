@@ -17,6 +17,10 @@ from pathlib import Path
 
 from headrace.core.errors import StartupError
 
+PARTING = ("ip", "iptables")
+"""The tools that partitions take."""
+
+_PACKAGES = {"ip": "iproute2", "tc": "iproute2"}
 _NAMESPACES = Path("/run/netns")
 _LOCKS = Path("/run")
 _PLACES = 10
@@ -28,12 +32,23 @@ _OUTSIDE, _FIRST_HOST = 1, 2
 _BURST_S, _LEAST_BURST, _QUEUE = 0.002, 16384, "20ms"
 
 
-def obstacle(tools: Sequence[str] = ("ip", "iptables")) -> str:
+def obstacle(tools: Sequence[str] = PARTING) -> str:
     """Why there can be no namespaces here; "" if there can. tools: those that are needed."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    return f"{' and '.join(missing)} is not installed" if missing else ""
+    missing = _missing(tools)
+    return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed" if missing else ""
+
+
+def way_out(tools: Sequence[str] = PARTING) -> str:
+    """What to do about the obstacle that there is, as the beginning of a sentence."""
+    if os.geteuid() != 0:
+        return "Become root"
+    return f"Install {' and '.join(dict.fromkeys(_PACKAGES.get(tool, tool) for tool in _missing(tools)))}"
+
+
+def _missing(tools: Sequence[str]) -> list[str]:
+    return [tool for tool in tools if shutil.which(tool) is None]
 
 
 class Namespaces:

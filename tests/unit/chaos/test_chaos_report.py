@@ -8,7 +8,7 @@ from rich.console import Console
 
 from headrace.chaos.case import Row
 from headrace.chaos.cells import Cell, Fault, Moment, Target
-from headrace.chaos.report import BEGIN, END, require_place, write_report
+from headrace.chaos.report import BEGIN, END, markdown, require_place, write_report
 from headrace.chaos.table import Outcome, as_json, print_outcome
 from headrace.chaos.verdict import Counts
 from headrace.core.errors import StartupError
@@ -44,6 +44,17 @@ def test_people_see_the_table_and_what_was_found() -> None:
     assert "decode-1 has 3 of 4 pages free" in shown.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("skipped", "sentence"), [("x", "1 case was left out: w."), ("xy", "2 cases were left out: w.")]
+)
+def test_what_was_left_out_is_told_in_words_of_its_number(skipped: str, sentence: str) -> None:
+    shown = io.StringIO()
+    outcome = Outcome(CLEAN.rows, list(skipped), "w", (), 1.0)
+    print_outcome(outcome, Console(file=shown))
+    assert sentence in shown.getvalue()
+    assert sentence in markdown(outcome)
+
+
 def test_the_table_takes_its_place_on_the_page_and_nothing_else_changes(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Before\n\n{BEGIN}\nold\n{END}\n\nAfter\n")
@@ -56,7 +67,7 @@ def test_the_table_takes_its_place_on_the_page_and_nothing_else_changes(tmp_path
     assert "old" not in text
     assert "| decode | kill | 1 | 7 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
     assert "| **all** |  | 2 | 14 | 2 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
-    assert "1 cases were left out: not root." in text
+    assert "1 case was left out: not root." in text
 
 
 @pytest.mark.parametrize("text", ["nothing", f"{END} before {BEGIN}"])

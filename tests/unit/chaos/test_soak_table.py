@@ -1,6 +1,7 @@
 """The outcome of a soak: what makes it clean, as a line a lap, as a table in its place, as JSON."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -66,6 +67,16 @@ def test_a_soak_of_few_laps_says_that_it_judges_little() -> None:
     assert sentence in shown.getvalue()
     assert sentence in markdown(few, "")
     assert as_json(few)["links"][0]["unjudged"].startswith(sentence)
+
+
+def test_whoever_reads_of_a_soak_learns_that_nobody_was_parted() -> None:
+    whole = replace(outcome(), why_whole="iptables is not installed")
+    sentence = "Nobody was parted: iptables is not installed."
+    shown = io.StringIO()
+    print_outcome(whole, Console(file=shown))
+    assert sentence in shown.getvalue()
+    assert sentence in markdown(whole, "")
+    assert as_json(whole)["why_nobody_parted"] == "iptables is not installed"
 
 
 def test_json_has_every_sample_and_the_sums() -> None:

@@ -71,12 +71,12 @@ def test_secrets_travel_in_the_environment_and_never_on_a_command_line() -> None
 def test_a_key_that_no_header_can_carry_is_refused_and_not_told(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_ADMIN_API_KEY", key)
     for kind, words in ((FrontendConfig, []), (RouterConfig, []), (DrainConfig, ["prefill-0"])):
-        with pytest.raises(StartupError, match=r"^--admin-api-key: A key is printable ASCII") as refused:
+        with pytest.raises(StartupError, match=r"^HEADRACE_ADMIN_API_KEY: A key is printable ASCII") as refused:
             config.read(kind, words)
         assert key == " " or key.strip() not in str(refused.value)
     monkeypatch.delenv("HEADRACE_ADMIN_API_KEY")
     monkeypatch.setenv("HEADRACE_API_KEYS", json.dumps(["good", key]))
-    with pytest.raises(StartupError, match=r"^--api-keys: A key is printable ASCII"):
+    with pytest.raises(StartupError, match=r"^HEADRACE_API_KEYS: A key is printable ASCII"):
         config.read(GatewayConfig, [])
     with pytest.raises(StartupError, match=r"^--api-key: A key is printable ASCII"):
         config.read(ChatConfig, [f"--api-key={key}"])

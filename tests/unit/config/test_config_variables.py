@@ -6,6 +6,7 @@ from unit.config.test_config_numbers import needed_words
 
 from headrace.cli import COMMANDS
 from headrace.config import read
+from headrace.core.errors import StartupError
 
 SWITCHES = [
     (command, name)
@@ -43,3 +44,27 @@ def test_a_switch_is_a_variable_that_begins_as_ours_do(
     # 2. With it, it is ours.
     monkeypatch.setenv(f"HEADRACE_{variable}", other)
     assert switched(command, name) is not before
+
+
+NUMBERS = [
+    (command, name)
+    for command, (kind, _) in COMMANDS.items()
+    for name, field in kind.model_fields.items()
+    if field.annotation in {int, float}
+]
+
+
+@pytest.mark.parametrize(("command", "name"), NUMBERS)
+def test_a_mistake_is_told_by_the_name_that_it_was_made_under(
+    command: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, _ = COMMANDS[command]
+    flag, variable = f"--{name.replace('_', '-')}", f"HEADRACE_{name.upper()}"
+    words = needed_words(kind)
+    monkeypatch.setenv(variable, "abc")
+    with pytest.raises(StartupError, match=f"^{variable}: "):
+        read(kind, words, command)
+    # The flag goes over the variable, and its mistake is its own.
+    for arguments in ([f"{flag}=abc", *words], [flag, "abc", *words]):
+        with pytest.raises(StartupError, match=f"^{flag}: "):
+            read(kind, arguments, command)

@@ -59,9 +59,12 @@ def laps_of(soak: Soak) -> tuple[Lap, ...]:
 
 
 async def run(soak: Soak, tell: Callable[[str], None]) -> Outcome:
-    """tell: takes a line a lap. Raises StartupError if a cluster does not come up."""
+    """tell: takes a line a lap, and before them one of what cannot be played. Raises StartupError if a cluster does
+    not come up."""
     why = without_namespaces(soak.network)
     laps = laps_of(soak)
+    if why:
+        tell(f"Nobody is parted: {why}.")
     soak.logs.mkdir(parents=True, exist_ok=True)
     began, before = time.monotonic(), shared_memory()
     outcomes = []

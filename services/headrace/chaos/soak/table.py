@@ -75,6 +75,11 @@ class Outcome:
         return not self.remains and all(each.counts.clean and not each.risen for each in self.links)
 
     @property
+    def whole(self) -> str:
+        """That nobody was parted and why, as a sentence; "" if somebody could be."""
+        return f"Nobody was parted: {self.why_whole}." if self.why_whole else ""
+
+    @property
     def requests(self) -> int:
         return sum(sum(each.states.values()) for each in self.links)
 
@@ -94,6 +99,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "requests": outcome.requests,
         "seconds": round(outcome.seconds, 1),
         "clean": outcome.clean,
+        "why_nobody_parted": outcome.why_whole,
         "remains": list(outcome.remains),
         "links": [_link_json(each) for each in outcome.links],
     }
@@ -143,6 +149,8 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         console.print(sentence, highlight=False, markup=False)
     if len(found) > _MOST_SHOWN:
         console.print(f"... and {len(found) - _MOST_SHOWN} more: --json has them all.")
+    if outcome.whole:
+        console.print(outcome.whole, highlight=False, markup=False)
     console.print(f"{outcome.requests} requests, {outcome.seconds:.0f} s, seed {outcome.seed}", highlight=False)
 
 
@@ -160,8 +168,8 @@ def markdown(outcome: Outcome, commit: str) -> str:
         lines += ["", each.unjudged] if each.unjudged else []
     found = [sentence for each in outcome.links for sentence in _found(each)] + list(outcome.remains)
     lines += ["", *(f"- {sentence}" for sentence in found)] if found else []
-    if outcome.why_whole:
-        lines += ["", f"Nobody was parted: {outcome.why_whole}."]
+    if outcome.whole:
+        lines += ["", outcome.whole]
     return "\n".join(lines)
 
 
