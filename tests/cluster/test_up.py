@@ -109,7 +109,7 @@ def test_mistakes_in_flags_and_environment_are_one_sentence() -> None:
     for ended in (up("--no-such-flag"), up("--port"), up("model", "another")):
         assert_one_sentence(ended)
         assert len(ended.stderr.splitlines()) == 1
-    assert_one_sentence(up(HEADRACE_ENGINE="steam"), "--engine", "torch")
+    assert_one_sentence(up(HEADRACE_ENGINE="steam"), "HEADRACE_ENGINE", "torch")
     assert_one_sentence(up("--prefill=0"), "--local 1")
 
 
