@@ -91,14 +91,15 @@ class _Twice(Exception):
 class _Once(yaml.SafeLoader):
     """YAML's own reader takes the last of two values for one key, without a word."""
 
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Before what `<<` brings in is put beside the keys that go over it."""
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """As it stands there: what `<<` brings in comes later, and the keys beside it go over that."""
+        node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
                 raise _Twice(key.value, key.start_mark.line + 1)
             seen.add(str(key.value))
-        super().flatten_mapping(node)
+        return node
 
 
 def _place(error: yaml.MarkedYAMLError) -> str:

@@ -64,7 +64,7 @@ async def test_a_rolling_restart_loses_and_alters_nothing(
         for heard, (alone,) in zip(answers, undisturbed, strict=True):
             assert [answer.error for answer in heard] == [None] * len(heard)
             assert [answer.said for answer in heard] == [alone.said] * len(heard)
-        # 2. Answers went on elsewhere, by whichever way was the quicker one then; nobody was taken for dead, and nothing
+        # 2. Answers went on elsewhere, by whichever way was quicker then; nobody was taken for dead, and nothing
         # counted as a failure.
         with_pages = cluster.metric("headrace_relocations_total")
         computed_again = cluster.metric("headrace_attempt_retries_total", cause="moved")

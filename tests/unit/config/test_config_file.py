@@ -96,9 +96,11 @@ def test_where_it_is_not_yaml_is_said(tmp_path: Path) -> None:
 
 def test_a_key_may_go_over_what_is_merged_in(tmp_path: Path) -> None:
     path = tmp_path / "merged.yaml"
-    path.write_text("pools:\n  a: &a {role: prefill, threads: 1}\n  b:\n    <<: *a\n    role: decode\n")
-    worker = read(WorkerConfig, [f"--config={path}", "--pool=b"])
-    assert (worker.role, worker.threads) == ("decode", 1)
+    first, second = "a: &a {role: prefill, threads: 1}", "b: &b {<<: *a, role: decode}"
+    path.write_text(f"pools:\n  {first}\n  {second}\n  c: {{<<: *b, threads: 2}}\n")
+    for pool, told in (("b", ("decode", 1)), ("c", ("decode", 2))):
+        worker = read(WorkerConfig, [f"--config={path}", f"--pool={pool}"])
+        assert (worker.role, worker.threads) == told
 
 
 def test_check_shows_every_process_where_the_file_names_none(
