@@ -11,7 +11,7 @@ from link_drive import UCX_SHARED_MEMORY, UNDER_CHAOS, OpenLinks, buffer, carry,
 
 from headrace.core.errors import StartupError
 from headrace.transfer.factory import make_link
-from headrace.transfer.link import END_UNIT, FrameId, Receipt, ReceiptState
+from headrace.transfer.link import END_UNIT, SENT_TWICE, FrameId, Receipt, ReceiptState
 from headrace.transfer.readable import wait_readable
 
 LINKS = ["loopback", "tcp", "ucx", UCX_SHARED_MEMORY, "nccl", UNDER_CHAOS]
@@ -115,6 +115,31 @@ def test_a_receive_withdrawn_as_its_frame_arrives_still_tells_the_truth(links: O
     sent = left.send(right.address, frame(1), buffer(128, 4))
     drive(wake, settled(sent, later), left, right)
     assert later.state is ReceiptState.DONE
+
+
+@pytest.mark.parametrize("nbytes", [1 << 20, 0])
+def test_a_frame_that_is_on_its_way_is_not_sent_again(links: OpenLinks, wake: int, nbytes: int) -> None:
+    left, right, other = links.open(), links.open(), links.open()
+    first = left.send(right.address, frame(0), buffer(nbytes, 1))
+    if first.pending:  # the loopback has answered for nothing at once
+        second = left.send(right.address, frame(0), buffer(nbytes, 2))
+        assert (second.state, second.reason) == (ReceiptState.FAILED, SENT_TWICE)
+        # It is told at once, by whoever waits for it.
+        began = time.monotonic()
+        left.progress(5.0, wake)
+        assert time.monotonic() - began < 2.0
+    # 1. The first is none the worse, and to another peer it is another frame.
+    pairs = [(first, right), (left.send(other.address, frame(0), buffer(nbytes, 3)), other)]
+    into = [buffer(nbytes), buffer(nbytes)]
+    receipts = [sent for sent, _ in pairs]
+    if nbytes:
+        receipts += [link.post(frame(0), memory) for (_, link), memory in zip(pairs, into, strict=True)]
+    drive(wake, settled(*receipts), left, right, other)
+    assert {receipt.state for receipt in receipts} == {ReceiptState.DONE}
+    assert [bytes(memory[:1]) for memory in into] == ([b"\1", b"\3"] if nbytes else [b"", b""])
+    # 2. Once it has settled the way is open again, for this id too.
+    if nbytes:
+        carry(wake, left, right, frame(0))
 
 
 def test_a_frame_larger_than_its_buffer_fails_at_the_receiver(links: OpenLinks, wake: int) -> None:

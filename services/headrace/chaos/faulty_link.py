@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from headrace.chaos.aim import Aim, HeldJob
 from headrace.chaos.damaged import damaged
 from headrace.chaos.messages import Damage, FrameKind, Phase, WireFault
-from headrace.transfer.link import END_UNIT, FrameId, Link, Receipt, ReceiptState
+from headrace.transfer.link import END_UNIT, SENT_TWICE, FrameId, Link, Receipt, ReceiptState
 from headrace.transfer.wire import END_FRAME_BYTES, HEADER_BYTES, EndStatus
 
 _NEVER = float("inf")
@@ -63,6 +63,8 @@ class FaultyLink:
         return self._link.post(frame, buffer)
 
     def send(self, address: str, frame: FrameId, buffer: memoryview) -> Receipt:
+        if self._is_sending(address, frame):
+            return self._refused(SENT_TWICE)
         overtaken = [kept for kept in self._kept if kept.overtaken and kept.address == address]
         receipt = self._withhold(address, frame, buffer) or self._strike(address, frame, buffer)
         if receipt is None:
@@ -83,6 +85,16 @@ class FaultyLink:
             self._fail(kept, "the link was closed")
         self._link.close()
         self._settle()
+
+    def _is_sending(self, address: str, frame: FrameId) -> bool:
+        """Whether it is kept here. What the link below has, that one knows of."""
+        return any((kept.address, kept.frame) == (address, frame) for kept in self._kept)
+
+    def _refused(self, reason: str) -> Receipt:
+        receipt = Receipt(self._withdraw)
+        receipt.settle(ReceiptState.FAILED, reason)
+        self._settled_early = True
+        return receipt
 
     def _withhold(self, address: str, frame: FrameId, buffer: memoryview) -> Receipt | None:
         """Keep the End of a complete transfer back that a hold is aimed at."""

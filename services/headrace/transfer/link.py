@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 
 END_UNIT = 0xFFFF
 MAX_UNITS = END_UNIT
+# Why the second of two sends of one frame fails.
+SENT_TWICE = "the same frame is on its way to this peer already"
 
 
 class FrameId(NamedTuple):
@@ -60,10 +62,11 @@ class Link(Protocol):
 
     A send settles DONE only when the peer's posted receive took the whole frame: nothing is buffered on the way, and
     a frame that nobody posts stays with its sender. Sends and posts match by FrameId whatever their order. The same id
-    may be posted again only after its receipt failed. A frame larger than the posted buffer fails its receive, and its
-    send where the link hears of it; a smaller one leaves the rest of the buffer as it was (frames say their own
-    length). A frame of no bytes is never posted: sending one settles DONE once the peer's link answered, so it shows
-    that the way there is open.
+    may be posted again only after its receipt failed. While a send is pending another one of the same id to the same
+    peer settles FAILED at once, with the reason SENT_TWICE, and changes nothing for the first. A frame larger than the
+    posted buffer fails its receive, and its send where the link hears of it; a smaller one leaves the rest of the
+    buffer as it was (frames say their own length). A frame of no bytes is never posted: sending one settles DONE once
+    the peer's link answered, so it shows that the way there is open.
 
     An address means one life of a link. A link that comes to the same place later takes nothing that was sent to the
     former one, and is reached afresh.

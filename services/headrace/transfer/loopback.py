@@ -8,7 +8,7 @@ import os
 import threading
 from dataclasses import dataclass, field
 
-from headrace.transfer.link import FrameId, Receipt, ReceiptState
+from headrace.transfer.link import SENT_TWICE, FrameId, Receipt, ReceiptState
 from headrace.transfer.readable import wait_readable
 
 
@@ -58,6 +58,9 @@ class Switchboard:
                 return
             if not entry.buffer:
                 _settle(entry, ReceiptState.DONE, "")
+                return
+            if frame in port.offers:
+                _settle(entry, ReceiptState.FAILED, SENT_TWICE)
                 return
             port.offers[frame] = entry
             _match(port, frame)

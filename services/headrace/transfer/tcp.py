@@ -62,7 +62,7 @@ class TcpLink:
             self._dial(address).offer(frame, buffer, receipt)
         except (OSError, ValueError) as error:
             receipt.settle(ReceiptState.FAILED, f"{address} cannot be reached ({error})")
-            self._settled_early = True
+        self._settled_early |= not receipt.pending
         return receipt
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:

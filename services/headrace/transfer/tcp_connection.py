@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 
-from headrace.transfer.link import FrameId, Receipt, ReceiptState
+from headrace.transfer.link import SENT_TWICE, FrameId, Receipt, ReceiptState
 from headrace.transfer.tcp_head import HEAD_BYTES, Head, ProtocolBreach, Verb, pack_head, unpack_head
 
 _READ_ROUNDS = 64
@@ -119,6 +119,10 @@ class Dialed(Connection):
         self.say(Verb.HELLO, FrameId(self.name, 0), int.from_bytes(nonce, "big"))
 
     def offer(self, frame: FrameId, buffer: memoryview, receipt: Receipt) -> None:
+        """Refused at once while the same frame is under way."""
+        if frame in self.sends:
+            receipt.settle(ReceiptState.FAILED, SENT_TWICE)
+            return
         self.sends[frame] = _Sending(buffer, receipt, pulled=not buffer)
         self.say(Verb.OFFER, frame, len(buffer))
 

@@ -17,7 +17,7 @@ from ucxx._lib.arr import Array
 
 from headrace.core.errors import StartupError
 from headrace.transfer.data_address import ANY_PORT, DataAddress, interface_of
-from headrace.transfer.link import FrameId, Receipt, ReceiptState
+from headrace.transfer.link import SENT_TWICE, FrameId, Receipt, ReceiptState
 from headrace.transfer.readable import wait_readable
 from headrace.transfer.tcp_patience import patience_of_new_listeners
 from headrace.transfer.ucx_listener import UcxListener
@@ -63,7 +63,7 @@ class _Peer:
 class _Operation:
     """One UCX request with all that must outlive it. receipt: None for a message to or from ourselves.
 
-    peer: of a send to another link. withdrawing: our own message was sent into this receive.
+    peer, frame: of a send to another link. withdrawing: our own message was sent into this receive.
     """
 
     request: ucx.UCXRequest
@@ -71,6 +71,7 @@ class _Operation:
     tag: int
     receipt: Receipt | None = None
     peer: _Peer | None = None
+    frame: FrameId | None = None
     withdrawing: bool = False
 
 
@@ -129,15 +130,26 @@ class UcxLink:
         receipt = Receipt(self._withdraw)
         try:
             peer = self._dial(address)
+            if self._is_sending(peer, frame):
+                return self._refused(receipt, SENT_TWICE)
             # A frame of no bytes is a knock at the peer's door.
             tag = _tag(peer.nonce, frame if buffer else None)
             buffer = buffer or _nothing()
             request = peer.send(buffer, tag)
         except (ucx.UCXError, ValueError) as error:
-            receipt.settle(ReceiptState.FAILED, f"{address} cannot be reached ({error})")
-            self._settled_early = True
-            return receipt
-        self._operations.append(_Operation(request, buffer, tag, receipt, peer))
+            return self._refused(receipt, f"{address} cannot be reached ({error})")
+        self._operations.append(_Operation(request, buffer, tag, receipt, peer, frame))
+        return receipt
+
+    def _is_sending(self, peer: _Peer, frame: FrameId) -> bool:
+        """By whatever endpoint: one that was hung up may still have it."""
+        return any(
+            one.frame == frame and one.peer is not None and one.peer.nonce == peer.nonce for one in self._operations
+        )
+
+    def _refused(self, receipt: Receipt, reason: str) -> Receipt:
+        receipt.settle(ReceiptState.FAILED, reason)
+        self._settled_early = True
         return receipt
 
     def progress(self, timeout_s: float, wake_fd: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from headrace.chaos.aim import Aim
 from headrace.chaos.faulty_link import FaultyLink
 from headrace.chaos.messages import Damage, FrameKind, News, Struck, WireFault
-from headrace.transfer.link import END_UNIT, FrameId, Receipt, ReceiptState
+from headrace.transfer.link import END_UNIT, SENT_TWICE, FrameId, Receipt, ReceiptState
 from headrace.transfer.loopback import LoopbackLink, Switchboard
 from headrace.transfer.wire import HEADER_BYTES
 
@@ -93,6 +93,18 @@ def test_what_is_kept_can_be_withdrawn(ends: Ends, kind: Damage) -> None:
     assert received.pending
 
 
+@pytest.mark.parametrize("kind", sorted(set(Damage) - {Damage.SWALLOWED}, key=lambda kind: kind.value))
+def test_what_is_on_its_way_is_not_sent_again(ends: Ends, kind: Damage) -> None:
+    """Wherever the fault has it: here, or with the link below. What was settled at once is not on its way."""
+    ends.arm(kind, seconds=60.0)
+    first = ends.send(frame(1))
+    ends.turn()
+    again = ends.send(frame(2))
+    assert (first.state, again.state, again.reason) == (PENDING, FAILED, SENT_TWICE)
+    ends.close_sender()
+    assert not first.pending
+
+
 @pytest.mark.parametrize("kind", [Damage.DUPLICATED, Damage.CORRUPTED])
 def test_what_the_link_below_has_can_be_withdrawn(ends: Ends, kind: Damage) -> None:
     ends.arm(kind)
@@ -162,7 +174,7 @@ def test_a_frame_of_no_bytes_can_be_lost(ends: Ends) -> None:
     lost = ends.send(nothing)
     assert lost.pending
     assert ends.struck()
-    assert ends.send(nothing).state is DONE
+    assert ends.send(nothing, NEXT).state is DONE
 
 
 def test_units_ends_and_meetings_are_told_apart(ends: Ends) -> None:
