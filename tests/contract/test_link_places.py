@@ -138,8 +138,19 @@ def run(program: str, *arguments: str, **env: str) -> subprocess.CompletedProces
     return subprocess.run(command, env=here, capture_output=True, text=True, timeout=60, check=True)
 
 
-@pytest.mark.parametrize("kind", ["ucx", UCX_SHARED_MEMORY])
-def test_the_binding_of_ucx_writes_nothing_itself(kind: str) -> None:
-    program = f"from link_drive import OpenLinks; OpenLinks({kind!r}).open().close()"
-    done = run(program, UCXX_LOG_LEVEL="DEBUG")
-    assert "UCXX" not in done.stdout + done.stderr
+@pytest.mark.parametrize(("level", "writes"), [(None, False), ("FATAL", False), ("ERROR", True), ("DEBUG", True)])
+def test_the_binding_of_ucx_writes_only_what_its_user_asks_for(
+    monkeypatch: pytest.MonkeyPatch, level: str | None, writes: bool
+) -> None:
+    """That nobody answers a call is an error to it."""
+    program = """
+import os
+from link_drive import OpenLinks, buffer, drive, frame, settled
+links, wake = OpenLinks("ucx"), os.eventfd(0, os.EFD_NONBLOCK)
+link = links.open()
+drive(wake, settled(link.send("127.0.0.1:1/0123456789abcdef", frame(0), buffer(100))), link)
+links.close_all()
+"""
+    monkeypatch.delenv("UCXX_LOG_LEVEL", raising=False)
+    done = run(program, **({} if level is None else {"UCXX_LOG_LEVEL": level}))
+    assert ("UCXX" in done.stdout + done.stderr) is writes

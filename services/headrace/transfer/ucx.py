@@ -27,6 +27,8 @@ _log = structlog.get_logger()
 _MARKER_BYTES = 16
 _CLOSE_S = 0.2
 _HANG_UP_S = 0.05
+# For setenv: a value that is there stays.
+_KEEP = 0
 
 
 class _Peer:
@@ -102,8 +104,9 @@ class UcxLink:
         self._door = self._open_door()
 
     def _start(self, settings: dict[str, str]) -> None:
-        # The binding writes to standard error when a peer dies, which is ours to say. It looks when a context is made.
-        os.putenv("UCXX_LOG_LEVEL", "FATAL")
+        # Of itself the binding writes to standard output when a peer dies, which is ours to say. It looks when a
+        # context is made.
+        ctypes.CDLL(None).setenv(b"UCXX_LOG_LEVEL", b"FATAL", _KEEP)
         try:
             self._context = ucx.UCXContext(settings, (ucx.Feature.TAG, ucx.Feature.WAKEUP))
             self._worker = ucx.UCXWorker(self._context, False, False)
