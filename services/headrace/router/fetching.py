@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from headrace.core.blocks import BLOCK_TOKENS
-from headrace.core.errors import InternalError, TakenUp, WorkerLost
-from headrace.core.fleet import Role
+from headrace.core.errors import InternalError, TakenUp, TransferFailed, WorkerLost
+from headrace.core.fleet import Role, WorkerRef
 from headrace.core.generation import FinishReason
 from headrace.core.jobs import Busy, Ending, Frozen, Granted, Job, JobKey, JobKind, Outcome, TokenEvent
 from headrace.core.route import Pull, Route
@@ -19,10 +19,12 @@ from headrace.router import blame
 from headrace.router.attempt import Attempt, Footing
 from headrace.router.leg import Late, Left, Leg, Lost, Move, Notice, Over, Stalled, Unsent, Word
 from headrace.router.pulls import PullEnd, Pulls
+from headrace.router.retries import AttemptFailed, Fault
 
 # What a pull gets at least, and what it gets beyond four times what it was expected to take.
 _LEAST_S = 0.1
 _MORE_S = 1.0
+_GONE = frozenset({Fault.LOST, Fault.CUT, Fault.AWAY, Fault.MOVED})
 
 
 def importing(job: Job, key: JobKey, pull: Pull, page_tokens: int) -> Job:
@@ -60,6 +62,8 @@ class FetchingAttempt(Attempt):
         self._coming = 0
         self._name = (route.reader, imports.hashes[-1])
         self._joined = False
+        # By the holder's own word its pages were not taken. Why, it cannot tell.
+        self._untaken = False
         self._late, self._told = Notice(None, Late()), Notice(None, Late())
 
     @property
@@ -78,10 +82,20 @@ class FetchingAttempt(Attempt):
         self._alarm = loop.call_later(patience_s(self._pull), self._inbox.put_nowait, self._late)
 
     def take(self, notice: Notice) -> TokenEvent | FinishReason | Frozen | None:
+        try:
+            return self._take(notice)
+        except AttemptFailed as failure:
+            if self._untaken and failure.worker == self.route.reader and failure.fault in _GONE:
+                self._pulls.excuse(self._pull.holder)
+            raise
+
+    def _take(self, notice: Notice) -> TokenEvent | FinishReason | Frozen | None:
         leg, word = notice.leg, notice.word
         if notice is self._late or notice is self._told:
-            if self._fetching:
-                self._go_on(PullEnd.LATE if notice is self._late else PullEnd.SHARED)
+            if self._fetching and notice is self._late:
+                self._waited_in_vain()
+            elif self._fetching:
+                self._go_on(PullEnd.SHARED)
             return None
         if leg is None or isinstance(word, Over | Move | Late) or leg not in (self._import, self._export):
             return super().take(notice)
@@ -120,8 +134,15 @@ class FetchingAttempt(Attempt):
             case Ending(error=TakenUp() | WorkerLost() as error):
                 # Not of the pages but of the request, which another router took up, or of the reader, which is lost.
                 raise blame.failed(leg.worker, error, (), held=False, excused=notice.excused)
+            case Ending(error=TransferFailed()) if self._export is not None:
+                self._go_on(PullEnd.FAILED, self._pull.holder)
             case Ending():
-                self._go_on(PullEnd.FAILED)
+                self._go_on(PullEnd.FAILED, self.route.reader)
+
+    def _waited_in_vain(self) -> None:
+        """For the reader's grant, or then for the pages. Who waits for another request's pull has asked nobody."""
+        at = self._pull.holder if self._export is not None else self.route.reader
+        self._go_on(PullEnd.LATE, None if self._joined else at)
 
     def _heard_holder(self, word: Word) -> None:
         """That it has handed over, the reader says itself."""
@@ -130,9 +151,10 @@ class FetchingAttempt(Attempt):
                 self._go_on(PullEnd.BUSY)
             case Lost() | Stalled() | Unsent() | Left():
                 self._tell_of_death(word, self._import)
-                self._go_on(PullEnd.FAILED)
+                self._go_on(PullEnd.FAILED, self._pull.holder)
             case Ending(outcome=outcome) if outcome is not Outcome.HANDED_OVER:
-                self._go_on(PullEnd.FAILED)
+                self._untaken = True
+                self._go_on(PullEnd.FAILED, self._pull.holder)
 
     def _fetch(self, granted: Granted) -> None:
         ticket = granted.ticket
@@ -145,25 +167,25 @@ class FetchingAttempt(Attempt):
         try:
             self._export = self._submit(self._pull.holder, exports, self._inbox)
         except WorkerLost:
-            self._go_on(PullEnd.FAILED)
+            self._go_on(PullEnd.FAILED, self._pull.holder)
 
-    def _go_on(self, end: PullEnd) -> None:
+    def _go_on(self, end: PullEnd, failed_at: WorkerRef | None = None) -> None:
         """The attempt begins, with what came. Its first job replaces the import, whose verified pages it finds."""
-        self._over(end)
+        self._over(end, failed_at)
         if end is not PullEnd.PULLED:  # its Ending is all that the export has left to say
             self._abort()
         self.begun = asyncio.get_running_loop().time()
         self._job = replace(self._job, timeout_s=self._remaining())
         super().start()
 
-    def _over(self, end: PullEnd) -> None:
+    def _over(self, end: PullEnd, failed_at: WorkerRef | None = None) -> None:
         self._fetching = False
         if self._alarm is not None:
             self._alarm.cancel()
         if not self._joined:
             self._pulls.leave(self._name)
         tokens = self._coming if end is PullEnd.PULLED else 0
-        self._pulls.over(self._job.key.request, self._pull, end, tokens, asked=not self._joined)
+        self._pulls.over(self._job.key.request, self._pull, end, tokens, failed_at=failed_at)
 
     def _abort(self) -> None:
         for leg in (self._import, self._export):

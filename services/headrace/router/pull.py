@@ -27,7 +27,7 @@ def pulling(
     shunned: Container[WorkerRef] = (),
 ) -> Route:
     """`route` with the pull that makes it quickest, or with the reason why there is none though another worker holds
-    more of the prompt. shunned: holders that lately did not bring what they were asked for."""
+    more of the prompt. shunned: workers at which a pull lately failed."""
     if not policy.pull:
         return route
     reader = next(view for view in fleet if view.state.info.ref == route.reader)
@@ -39,7 +39,7 @@ def pulling(
         longest = max(held, key=lambda view: held[view])
         return _not(route, longest, held[longest], f"it {_bar(longest, ask, shunned)}")
     longest = max(able, key=lambda view: able[view])
-    if bar := _unfit(reader, ask):
+    if bar := _unfit(reader, ask, shunned):
         return _not(route, longest, able[longest], f"{reader.state.info.ref} {bar}")
     pull = _quickest(_pulls(route, reader, able, Costs(fleet, policy), policy))
     if pull.fetch_ms >= pull.compute_ms:
@@ -75,8 +75,10 @@ def _bar(holder: WorkerView, ask: Ask, shunned: Container[WorkerRef]) -> str:
     return ""
 
 
-def _unfit(reader: WorkerView, ask: Ask) -> str:
+def _unfit(reader: WorkerView, ask: Ask, shunned: Container[WorkerRef]) -> str:
     """Why the reader fetches nothing, as the end of a sentence; "" if it could."""
+    if reader.state.info.ref in shunned:
+        return "lately failed"
     if reader.state.info.protocol < IMPORTS_SINCE:
         return "is of a version that cannot import"
     if not reader.state.load.prefill_tokens_s:

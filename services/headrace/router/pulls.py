@@ -1,4 +1,4 @@
-"""Pulls: which prefixes are on their way to which worker, how they came, and from whom none is fetched for a while.
+"""Pulls: which prefixes are on their way to which worker, how they came, and who is left out of them for a while.
 
 Knows no jobs and no wire.
 """
@@ -19,8 +19,8 @@ _SHUN_S = 5.0
 
 class PullEnd(Enum):
     """pulled: all of it came. busy: one end had no room for it. failed: the holder does not have it any more, or what
-    came did not verify, or an end was lost. late: it was not waited for any longer. shared: it came, or did not, for
-    another request. given_up: its request was, or went on elsewhere."""
+    came did not verify, or the reader refused it, or an end was lost. late: it was not waited for any longer. shared:
+    it came, or did not, for another request. given_up: its request was, or went on elsewhere."""
 
     PULLED = "pulled"
     BUSY = "busy"
@@ -47,7 +47,7 @@ class Pulls:
 
     @property
     def shunned(self) -> frozenset[WorkerRef]:
-        """Holders that lately did not bring what they were asked for."""
+        """Workers at which a pull lately failed: holders that did not bring it, readers that did not take it."""
         now = self._clock()
         self._shunned = {worker: until for worker, until in self._shunned.items() if until > now}
         return frozenset(self._shunned)
@@ -67,10 +67,16 @@ class Pulls:
         for told in self._under_way.pop(name):
             told()
 
-    def over(self, request: str, pull: Pull, end: PullEnd, tokens: int = 0, *, asked: bool = True) -> None:
-        """One came to its end. tokens: that moved for it and are here. asked: its holder was, for this request."""
+    def over(
+        self, request: str, pull: Pull, end: PullEnd, tokens: int = 0, *, failed_at: WorkerRef | None = None
+    ) -> None:
+        """One came to its end. tokens: that moved for it and are here. failed_at: who did not do its part."""
         self._metrics.pulls.labels(end.value).inc()
         self._metrics.pulled_tokens.inc(tokens)
-        if asked and end in (PullEnd.FAILED, PullEnd.LATE):
-            self._shunned[pull.holder] = self._clock() + _SHUN_S
+        if failed_at is not None:
+            self._shunned[failed_at] = self._clock() + _SHUN_S
         log.info("pull.over", request=request, holder=str(pull.holder), end=end.value, tokens=tokens)
+
+    def excuse(self, worker: WorkerRef) -> None:
+        """It came of the other end."""
+        self._shunned.pop(worker, None)

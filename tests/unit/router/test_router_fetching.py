@@ -11,7 +11,7 @@ from scripted_worker import ScriptedWorker, expected, worker_info
 from test_router_waterfall import HANDED_OVER, LOCAL, adds_up, stages
 from toy_cluster import ToyCluster, ask, cluster, collect, ids, options, sampling
 
-from headrace.core.errors import HeadraceError, NotFound, TakenUp, TransferFailed, WorkerLost
+from headrace.core.errors import HeadraceError, InternalError, NotFound, TakenUp, TransferFailed, WorkerLost
 from headrace.core.fleet import Role
 from headrace.core.jobs import JobKind
 from headrace.core.waterfall import Stage
@@ -100,6 +100,14 @@ def _reader_is_full(toy: ToyCluster) -> None:
     reader(toy).busy_times = 1
 
 
+def _reader_refuses(toy: ToyCluster) -> None:
+    _import_refused(toy, InternalError("It cannot."))
+
+
+def _reader_refuses_amid(toy: ToyCluster) -> None:
+    _import_fails(toy, InternalError("It cannot."))
+
+
 def _holder_is_full(toy: ToyCluster) -> None:
     holder(toy).busy_times = 1
 
@@ -140,26 +148,31 @@ def _what_comes_is_wrong(toy: ToyCluster) -> None:
 
 
 ANYWHERE = [
-    (_reader_is_full, "busy"),
-    (_holder_is_full, "busy"),
-    (_holder_has_it_no_more, "failed"),
-    (_holder_says_nothing, "late"),
-    (_reader_grants_nothing, "late"),
-    (_what_comes_is_wrong, "failed"),
+    (_reader_is_full, "busy", None),
+    (_holder_is_full, "busy", None),
+    (_holder_has_it_no_more, "failed", holder),
+    (_holder_says_nothing, "late", holder),
+    (_reader_grants_nothing, "late", reader),
+    (_reader_refuses, "failed", reader),
+    (_reader_refuses_amid, "failed", reader),
+    (_what_comes_is_wrong, "failed", holder),
 ]
 # Of a pair, the holder is the request's decode worker too, which it would have to replace.
-LOST_HOLDERS = [(_holder_dies_first, "failed"), (_holder_dies_amid, "failed"), (_holder_is_cut_off, "failed")]
+LOST_HOLDERS = [(wrong, "failed", holder) for wrong in (_holder_dies_first, _holder_dies_amid, _holder_is_cut_off)]
 
 
 @pytest.mark.parametrize(
-    ("mode", "wrong", "outcome"),
+    ("mode", "wrong", "outcome", "shunned"),
     [
         *((Disaggregation.NEVER, *case) for case in [*ANYWHERE, *LOST_HOLDERS]),
         *((Disaggregation.ALWAYS, *case) for case in ANYWHERE),
     ],
 )
-async def test_what_does_not_come_is_computed(mode: Disaggregation, wrong: Wrong, outcome: str) -> None:
-    """No other attempt is paid for it. Who did not deliver is left alone for a while, who only had no room is not."""
+async def test_what_does_not_come_is_computed(
+    mode: Disaggregation, wrong: Wrong, outcome: str, shunned: Callable[[ToyCluster], ScriptedWorker] | None
+) -> None:
+    """No other attempt is paid for it. The end that failed is left alone for a while, one that only had no room is
+    not."""
     async with holding(mode) as toy:
         wrong(toy)
         assert ids(await collect(toy, ask())) == expected(3, 6)
@@ -168,6 +181,7 @@ async def test_what_does_not_come_is_computed(mode: Disaggregation, wrong: Wrong
         assert toy.counted("headrace_kv_pulls_total", outcome=outcome) == 1
         assert toy.counted("headrace_kv_pulled_tokens_total") == 0
         assert toy.budget == toy.router._standing.retries.most
+        assert toy.router._dispatch._pulls.shunned == ({shunned(toy).info.ref} if shunned else frozenset())
         reader(toy).silent.clear()
         holder(toy).silent.clear()
         holder(toy).at.clear()
@@ -285,6 +299,32 @@ async def test_a_reader_whose_engine_dies_amid_an_import_is_not_asked_again() ->
         assert kinds(reader(toy)) == [K.IMPORT]
         assert kinds(second) == [K.LOCAL]
         reader(toy).fail_local_with = None
+
+
+async def test_a_holder_is_not_blamed_for_a_reader_that_dies() -> None:
+    """It says that its pages were not taken before anybody knows why."""
+    async with holding() as toy:
+        second = ScriptedWorker(worker_info("l2", Role.LOCAL))
+        await toy.join(second)
+        await toy.attached(3)
+        holder(toy).fail_first_with = [TransferFailed("The decode worker did not take the pages: connection reset.")]
+        reader(toy).at["token 0"] = reader(toy).die
+        toy.hits[reader(toy).info.ref] = 1
+        assert ids(await collect(toy, ask())) == expected(3, 6)
+        assert kinds(reader(toy)) == [K.IMPORT, K.LOCAL]
+        assert toy.counted("headrace_kv_pulls_total", outcome="failed") == 1
+        assert toy.router._dispatch._pulls.shunned == frozenset()
+
+
+def _import_refused(toy: ToyCluster, error: HeadraceError) -> None:
+    """The reader says so before it has granted anything."""
+    target = reader(toy)
+    target.silent.add("grant")
+
+    def fail() -> None:
+        target._spawn(target.imported(target.submits[0].key, error))
+
+    target.at["grant"] = fail
 
 
 def _import_fails(toy: ToyCluster, error: HeadraceError) -> None:

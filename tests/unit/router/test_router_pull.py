@@ -150,6 +150,7 @@ def test_who_failed_is_not_asked() -> None:
     for ask in ({"excluded": frozenset({ref})}, {"avoided": frozenset({ref})}):
         assert "it lately failed" in routed(reader(), holder(), hits={"holder": 10}, **ask).reasons[-1]
     assert "it lately failed" in routed(reader(), holder(), hits={"holder": 10}, shun="holder").reasons[-1]
+    assert "reader@1 lately failed" in routed(reader(), holder(), hits={"holder": 10}, shun="reader").reasons[-1]
     second = holder("second", ratio=0.9)
     assert _asked(routed(reader(), holder(), second, hits={"holder": 10, "second": 4}, shun="holder")) == "second"
 
