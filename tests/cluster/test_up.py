@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -167,8 +169,18 @@ def test_a_redis_that_died_is_a_death(tmp_path: Path) -> None:
     shutil.rmtree(logs)
 
 
+@contextmanager
+def _hangups(meant: signal.Handlers) -> Iterator[None]:
+    """What children of this process do when their terminal closes: nohup's do nothing, and all of theirs."""
+    former = signal.signal(signal.SIGHUP, meant)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
 def test_a_closed_terminal_is_told_like_ctrl_c(tmp_path: Path) -> None:
-    with running(tmp_path, "--engine=fake") as cluster:
+    with _hangups(signal.SIG_DFL), running(tmp_path, "--engine=fake") as cluster:
         cluster.process.send_signal(signal.SIGHUP)
         said, _ = cluster.process.communicate(timeout=40)
     assert cluster.process.returncode == 0
@@ -176,15 +188,10 @@ def test_a_closed_terminal_is_told_like_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_who_outlives_the_terminal_does(tmp_path: Path) -> None:
-    """Started as nohup does it."""
-    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with running(tmp_path, "--engine=fake") as cluster:
-            cluster.process.send_signal(signal.SIGHUP)
-            body = {"prompt": "Still here", "max_tokens": 2}
-            httpx.post(f"{cluster.url}/v1/completions", json=body, timeout=30).raise_for_status()
-    finally:
-        signal.signal(signal.SIGHUP, former)
+    with _hangups(signal.SIG_IGN), running(tmp_path, "--engine=fake") as cluster:
+        cluster.process.send_signal(signal.SIGHUP)
+        body = {"prompt": "Still here", "max_tokens": 2}
+        httpx.post(f"{cluster.url}/v1/completions", json=body, timeout=30).raise_for_status()
 
 
 def test_the_second_ctrl_c_ends_at_once_and_names_what_is_left(tmp_path: Path) -> None:
