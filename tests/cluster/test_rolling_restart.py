@@ -64,11 +64,8 @@ async def test_a_rolling_restart_loses_and_alters_nothing(
         for heard, (alone,) in zip(answers, undisturbed, strict=True):
             assert [answer.error for answer in heard] == [None] * len(heard)
             assert [answer.said for answer in heard] == [alone.said] * len(heard)
-        # 2. Answers went on elsewhere, by whichever way was quicker then; nobody was taken for dead, and nothing
-        # counted as a failure.
-        with_pages = cluster.metric("headrace_relocations_total")
-        computed_again = cluster.metric("headrace_attempt_retries_total", cause="moved")
-        assert with_pages + computed_again > 0
+        # 2. Answers went on with their pages; nobody was taken for dead, and nothing counted as a failure.
+        assert cluster.metric("headrace_relocations_total") > 0
         for cause in ("lost", "cut", "failed"):
             assert cluster.metric("headrace_attempt_retries_total", cause=cause) == 0
         cluster.wait_at_rest()
@@ -77,8 +74,8 @@ async def test_a_rolling_restart_loses_and_alters_nothing(
         figures = {
             "answers": sum(map(len, answers)),
             "longest_pause_s": round(longest, 3),
-            "with_pages": with_pages,
-            "computed_again": computed_again,
+            "with_pages": cluster.metric("headrace_relocations_total"),
+            "computed_again": cluster.metric("headrace_attempt_retries_total", cause="moved"),
         }
         record_property("rolling restart", figures)
         print(f"rolling restart of {len(WORKERS)} workers under {STREAMS} streams: {figures}")
