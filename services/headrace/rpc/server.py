@@ -26,6 +26,8 @@ from headrace.rpc.v1 import fleet_pb2_grpc, inference_pb2_grpc, worker_pb2_grpc
 LIVE = "live"
 # How long calls that were told to end may take to say so, and health watches to say that nothing is served.
 _FAREWELL_S = 0.25
+# Longer than any calls are given: gRPC is to end none while those that run have their grace.
+_NEVER_S = 365 * 24 * 3600.0
 
 _log = structlog.get_logger()
 
@@ -53,6 +55,7 @@ class Server:
         self._names = names
         self._checks = checks
         self._calls = calls
+        self._stopping = asyncio.Lock()
 
     async def set_ready(self, ready: bool, reason: str = "") -> None:
         """What health checks answer, for the whole server ("") and for each of its services. reason: why it is not
@@ -63,13 +66,23 @@ class Server:
             await self._checks.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new calls, give those that run `grace_s` seconds, then end them with an Unavailable."""
-        await self._checks.enter_graceful_shutdown()
-        async with asyncio.TaskGroup() as closing:
-            closing.create_task(self._server.stop(grace_s + _FAREWELL_S))
-            await self._calls.drain(grace_s)
-            # Only health watches and reflection streams can be left now, and they never end by themselves.
-            await self._server.stop(_FAREWELL_S)
+        """Take no new calls, give those that run `grace_s` seconds, then end them with an Unavailable.
+
+        Safe to repeat, also beside one under way: both return when the server has stopped.
+        """
+        async with self._stopping:
+            await self._checks.enter_graceful_shutdown()
+            # gRPC's server bears one stop at a time: of two, the later ends the calls of a server that the other has
+            # freed, and the process with it. So the first, which refuses new calls, is given up before the last begins.
+            refusing = asyncio.create_task(self._server.stop(_NEVER_S))
+            try:
+                await self._calls.drain(grace_s)
+                await asyncio.wait({refusing}, timeout=_FAREWELL_S)
+            finally:
+                refusing.cancel()
+                await asyncio.wait({refusing})
+                # Only health watches and reflection streams can be left now, and they never end by themselves.
+                await self._server.stop(None)
         _log.info("server.stopped", port=self.port)
 
 
