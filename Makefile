@@ -62,10 +62,10 @@ bench: install  ## time to the first token, hand-offs against bare links, sampli
 performance: install  ## the tables of docs/performance.md, on a quiet machine; PEERS_KIT, PEERS: other servers too
 	PYTHONPATH=tests $(BIN)/python tests/bench/performance.py $(ARGS)
 
-chaos: install  ## the fault matrix on real processes (most of an hour; partitions: root, iptables); ARGS=--subset=ci: minutes
+chaos: install  ## the fault matrix on real processes (most of an hour; partitions: root, iproute2); ARGS=--subset=ci: minutes
 	$(BIN)/headrace chaos --report=docs/chaos.md $(ARGS)
 
-soak: install  ## thousands of requests under cancels, deaths and drains (minutes; partitions: root, iptables); ARGS=--link=tcp
+soak: install  ## thousands of requests under cancels, deaths and drains (minutes; partitions: root, iproute2); ARGS=--link=tcp
 	$(BIN)/headrace soak --report=docs/soak.md $(ARGS)
 
 gpu: install  ## every kernel on a CUDA machine: tests, oracle tests, and a table of speeds

@@ -73,6 +73,17 @@ async def test_a_partition_is_silence_between_those_that_it_parts_and_nobody_els
         assert (await call(made, "b", "a"), await call(made, "a", "b")) == ("reached", "reached")
 
 
+async def test_two_that_were_parted_from_both_sides_meet_when_both_are_healed() -> None:
+    async with namespaces(("a", "b", "c")) as made, listening(made, "a"):
+        await made.cut("a", ["b", "c"])
+        await made.cut("b", ["a"])
+        await made.heal("a")
+        assert (await call(made, "b", "a"), await call(made, "c", "a")) == ("TimeoutError", "reached")
+        await made.heal("b")
+        await made.heal("b")
+        assert await call(made, "b", "a") == "reached"
+
+
 async def test_what_a_run_leaves_is_removed_and_another_at_the_same_time_is_left_alone() -> None:
     async with namespaces(("a",)) as one, namespaces(("a",)) as other:
         assert one.hosts["a"] != other.hosts["a"]

@@ -1,7 +1,7 @@
 """One network namespace a process, joined by a bridge: partitions between them, and cables of a given rate.
 
 Owns what it makes on this machine, by a prefix of names and a network, and removes it. Several runs at once have a
-prefix and a network each. Needs root, `ip`, `iptables` and, for a rate, `tc`.
+prefix and a network each. Needs root, `ip` and, for a rate, `tc`.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from pathlib import Path
 
 from headrace.core.errors import StartupError
 
-PARTING = ("ip", "iptables")
+PARTING = ("ip",)
 """The tools that partitions take."""
 
 _PACKAGES = {"ip": "iproute2", "tc": "iproute2"}
+_NOBODY = "02:00:00:00:00:00"
 _NAMESPACES = Path("/run/netns")
 _LOCKS = Path("/run")
 _PLACES = 10
@@ -66,19 +67,31 @@ class Namespaces:
         network = f"10.77.{place}"
         self.outside = f"{network}.{_OUTSIDE}"
         self.hosts = {name: f"{network}.{_FIRST_HOST + number}" for number, name in enumerate(names)}
+        self._cuts: set[tuple[str, str]] = set()
 
     def inside(self, name: str) -> tuple[str, ...]:
         return ("ip", "netns", "exec", self._own(name))
 
     async def cut(self, name: str, others: Iterable[str]) -> None:
-        """Drop every packet between `name` and the others, silently and both ways."""
+        """Lose every packet between `name` and the others, silently and both ways: each of two takes the other to be at
+        an address of the bridge that nobody has."""
         for other in others:
-            for chain, side in (("INPUT", "-s"), ("OUTPUT", "-d")):
-                await _run(*self.inside(name), "iptables", "-w", "-A", chain, side, self.hosts[other], "-j", "DROP")
+            self._cuts.add((name, other))
+            for here, there in ((name, other), (other, name)):
+                await self._neighbour(here, "replace", there, "lladdr", _NOBODY, "nud", "permanent")
 
     async def heal(self, name: str) -> None:
-        """End every partition made at this namespace."""
-        await _run(*self.inside(name), "iptables", "-w", "-F")
+        """End every partition that was made at this namespace."""
+        ended = {cut for cut in self._cuts if cut[0] == name}
+        self._cuts -= ended
+        for _, other in sorted(ended):
+            if (other, name) not in self._cuts:
+                for here, there in ((name, other), (other, name)):
+                    await self._neighbour(here, "del", there)
+
+    async def _neighbour(self, here: str, verb: str, there: str, *where: str) -> None:
+        own = ("ip", "-n", self._own(here))
+        await _run(*own, "neighbour", verb, self.hosts[there], *where, "dev", "eth0")
 
     async def make(self) -> None:
         """Raises StartupError for what the machine refuses."""

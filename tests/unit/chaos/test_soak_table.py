@@ -70,13 +70,13 @@ def test_a_soak_of_few_laps_says_that_it_judges_little() -> None:
 
 
 def test_whoever_reads_of_a_soak_learns_that_nobody_was_parted() -> None:
-    whole = replace(outcome(), why_whole="iptables is not installed")
-    sentence = "Nobody was parted: iptables is not installed."
+    whole = replace(outcome(), why_whole="ip is not installed")
+    sentence = "Nobody was parted: ip is not installed."
     shown = io.StringIO()
     print_outcome(whole, Console(file=shown))
     assert sentence in shown.getvalue()
     assert sentence in markdown(whole, "")
-    assert as_json(whole)["why_nobody_parted"] == "iptables is not installed"
+    assert as_json(whole)["why_nobody_parted"] == "ip is not installed"
 
 
 def test_json_has_every_sample_and_the_sums() -> None:
