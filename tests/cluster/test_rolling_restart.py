@@ -19,6 +19,7 @@ WORKERS = ("decode-0", "prefill-0", "decode-1", "prefill-1")
 ARGUMENTS = (
     *("--engine=fake", "--fake-step-ms=10", "--prefill=2", "--decode=2"),
     *("--lease-ttl-s=2", "--lease-every-s=0.5", "--drain-s=20"),
+    *("--max-num-seqs=20", "--max-num-batched-tokens=20"),  # computing pages again is dear, so that they go along
 )
 
 

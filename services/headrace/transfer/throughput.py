@@ -7,6 +7,10 @@ knows no peer and no clock: its callers say what happened, and when.
 _NEWEST = 1 / 32
 """Weight of the newest frame. Each one before it weighs less than the next."""
 
+_ENOUGH = 8
+"""Frames of pages before anything is said: the first go to peers that have just started, and one stall there would pass
+for the link."""
+
 
 class Throughput:
     """Times are of one clock, in seconds, and do not go back."""
@@ -16,12 +20,13 @@ class Throughput:
         self._since = 0.0
         self._bytes = 0.0
         self._seconds = 0.0
+        self._frames = 0
 
     @property
     def bytes_s(self) -> float:
-        """0 while nothing is known. May be read on any thread."""
+        """0 while too little is known. May be read on any thread."""
         seconds = self._seconds
-        return self._bytes / seconds if seconds > 0.0 else 0.0
+        return self._bytes / seconds if self._frames >= _ENOUGH and seconds > 0.0 else 0.0
 
     def sent(self, at: float) -> None:
         """A frame is under way."""
@@ -38,3 +43,4 @@ class Throughput:
         self._bytes += (nbytes - self._bytes) * _NEWEST
         self._seconds += (seconds - self._seconds) * _NEWEST
         self._since = taken_at
+        self._frames += nbytes > 0
