@@ -4,7 +4,6 @@ import pytest
 
 from headrace.transfer.throughput import Throughput
 
-
 FEW = 7
 
 
