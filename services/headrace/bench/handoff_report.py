@@ -121,6 +121,11 @@ def head(report: HandoffReport) -> list[str]:
         f"Goals: {RATE_GOAL:.0%} of the bare link's rate; {HIDDEN_GOAL:.0%} of a transfer's time hidden behind"
         " computing.",
     ]
+    if not report.gbits:
+        lines.append(
+            "Within a host the same cores carry every byte and gather, check and write it, which the bare link does"
+            " not; --gbits 10 shows a network's rate."
+        )
     if report.prompt:
         lines.append(
             f"Prompts of {report.prompt} tokens: ms from the last chunk's end until the last page is verified,"

@@ -73,6 +73,12 @@ def test_the_network_between_the_processes_is_named() -> None:
     assert "over a network of 10 Gbit/s between namespaces; load 0.5." in head(replace(REPORT, gbits=10.0))[1]
 
 
+def test_within_a_host_it_says_why_the_bare_link_is_far_and_how_a_network_is_measured() -> None:
+    said = "--gbits 10 shows a network's rate."
+    assert any(line.endswith(said) for line in head(REPORT))
+    assert not any(line.endswith(said) for line in head(replace(REPORT, gbits=10.0)))
+
+
 def test_people_get_tables_that_fit(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(REPORT, Console(width=80))
     out = capsys.readouterr().out
