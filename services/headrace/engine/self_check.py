@@ -34,12 +34,20 @@ def require_batch_invariance(model: Model, pages: Pages, *, blocks: int, most_ro
     pieces = [_span(start, stop - start, probe.blocks) for start, stop in pairwise(cuts)]
     for piece in pieces:
         rows = _logits(model, [piece, *beside])
-        if not np.array_equal(rows, alone[piece.start : piece.start + piece.count]):
+        expected = alone[piece.start : piece.start + piece.count]
+        if not np.array_equal(rows, expected):
             raise StartupError(
-                "On this machine the model's numbers depend on what else is in a batch.",
+                f"On this machine the model's numbers depend on what else is in a batch: {_difference(rows, expected)} "
+                f"of tokens {piece.start} to {piece.start + piece.count - 1}, beside {max(0, others)} others.",
                 remedy="Lower --max-num-batched-tokens, choose another --dtype, or do without --batch-invariant.",
             )
     pages.clear(range(len(probe.blocks) + blocks_for(max(0, others), size)))
+
+
+def _difference(rows: Logits, expected: Logits) -> str:
+    differ = ~np.equal(rows, expected)
+    most = np.abs(rows[differ].astype(np.float64) - expected[differ]).max()
+    return f"{np.count_nonzero(differ)} of {differ.size} logits differ, by {most:.1e} at most,"
 
 
 def _span(start: int, count: int, blocks: list[int]) -> Span:
