@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import psutil
 from fixtures.cluster import Cluster, eventually, running
-from fixtures.living import lives
+from fixtures.living import children_of, lives
 from fixtures.tiny_checkpoint import Case, make_checkpoint
 
 WITHIN_S = 5.0
@@ -19,7 +19,7 @@ def ask(cluster: Cluster) -> str:
 
 
 def ranks_of(pid: int) -> list[psutil.Process]:
-    return [each for each in psutil.Process(pid).children() if "tensor_parallel.rank" in " ".join(each.cmdline())]
+    return children_of(pid, "tensor_parallel.rank")
 
 
 def test_a_worker_of_two_ranks_answers_and_outlives_a_rank(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 from fixtures.cluster import Cluster, running
-from fixtures.living import alive, left_after
+from fixtures.living import alive, left_after, name_of
 
 RAY = ("--engine=fake", "--placement=ray", "--lease-ttl-s=2", "--lease-every-s=0.5")
 # On an idle machine, where a process that waits for nothing takes as long as it computes. A busy one may take longer.
@@ -50,7 +50,7 @@ def printed(cluster: Cluster) -> str:
 def living(family: list[psutil.Process], *, but: tuple[str, ...] = ()) -> list[psutil.Process]:
     """Who of the family is left after a while; those left are killed."""
     try:
-        return left_after([each for each in alive(family) if each.name() not in but], 30)
+        return left_after([each for each in alive(family) if name_of(each) not in but], 30)
     finally:
         for each in alive(family):
             each.kill()
@@ -58,7 +58,7 @@ def living(family: list[psutil.Process], *, but: tuple[str, ...] = ()) -> list[p
 
 def files_of_ray(family: list[psutil.Process]) -> Path:
     """The directory that `up` made for the Ray that it started."""
-    words = [word for each in family if each.name() == "gcs_server" for word in each.cmdline()]
+    words = [word for each in family if name_of(each) == "gcs_server" for word in each.cmdline()]
     logs = next(Path(word.removeprefix("--log_dir=")) for word in words if word.startswith("--log_dir="))
     assert logs.is_relative_to("/tmp")
     return logs.parents[1]

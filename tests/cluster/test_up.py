@@ -19,7 +19,7 @@ import openai
 import psutil
 import pytest
 from fixtures.cluster import eventually, running
-from fixtures.living import left_after
+from fixtures.living import children_of, left_after
 
 # The goal is 10 s on an idle machine (docs/log.md has the table); a test only holds the deadline of five times that.
 FIRST_TOKEN_DEADLINE_S = 50.0
@@ -156,7 +156,7 @@ def test_workers_that_were_told_to_leave_are_no_failure(tmp_path: Path) -> None:
 def test_a_redis_that_died_is_a_death(tmp_path: Path) -> None:
     """It comes back, the fleet with it, and what was logged meanwhile stays."""
     with running(tmp_path, "--engine=fake") as cluster:
-        (redis,) = (child for child in psutil.Process(cluster.process.pid).children() if "redis" in child.name())
+        (redis,) = children_of(cluster.process.pid, "redis-server")
         redis.kill()
         eventually((tmp_path / "up.log").read_text, lambda log: "redis.died" in log)
         body = {"prompt": "Still here", "max_tokens": 2}

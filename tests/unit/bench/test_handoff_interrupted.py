@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixtures.cluster import eventually
-from fixtures.living import alive
+from fixtures.living import alive, children_of
 from fixtures.random_gguf import write_random
 
 from headrace.bench.handoff import WIRINGS
@@ -50,12 +50,7 @@ def measuring(model: Path, *flags: str) -> Iterator[Command]:
 
 def child_of(process: Command) -> psutil.Process:
     """Once it is there."""
-
-    def look() -> list[psutil.Process]:
-        family = psutil.Process(process.pid).children()
-        return [each for each in family if "headrace.bench.handoff_child" in each.cmdline()]
-
-    return eventually(look, bool, BEGINS_WITHIN_S)[0]
+    return eventually(lambda: children_of(process.pid, "headrace.bench.handoff_child"), bool, BEGINS_WITHIN_S)[0]
 
 
 def speaking(process: Command) -> bool:
