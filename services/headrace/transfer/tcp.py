@@ -156,7 +156,7 @@ class TcpLink:
         try:
             connection.read()
         except (OSError, ProtocolBreach) as error:
-            self._drop(connection, str(error))
+            self._drop(connection, _why(error))
 
     def _flush_all(self) -> None:
         """Write what can be written, and be woken for the rest."""
@@ -166,7 +166,7 @@ class TcpLink:
             try:
                 connection.flush()
             except OSError as error:
-                self._drop(connection, str(error))
+                self._drop(connection, _why(error))
                 continue
             if connection.blocked != bool(connection.outbox):
                 connection.blocked = bool(connection.outbox)
@@ -198,3 +198,9 @@ def _prepared(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     limit_patience(sock)
     return sock
+
+
+def _why(error: Exception) -> str:
+    """A peer that is gone is heard as the end of what it sends, as a reset or as a pipe that broke, as it happens."""
+    gone = isinstance(error, BrokenPipeError | ConnectionResetError)
+    return "the peer closed the connection" if gone else str(error)
